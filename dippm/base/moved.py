@@ -13,7 +13,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _HOMES = {
-    "base": "boot files interrupt printable process progress shown written",
+    "base": "boot files interrupt printable process progress written",
     "model": "frontends graph relax vision_operators",
     "estimate": "batches comparison conditions epoch features largest_batch models module_tree "
     "operator_markup prediction pretrained",
@@ -28,6 +28,7 @@ MOVED = {name: f"{wing}.{name}" for wing, names in _HOMES.items() for name in na
     "loaded": "estimate.predictor",
     "points": "estimate.grid",
     "reading": "model.convert",
+    "shown": "base.answer",
 }
 """Former name within `dippm` → the name now."""
 

@@ -82,7 +82,7 @@ def csv_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(map(_cell, columns))
     writer.writerows(map(_cell, row) for row in rows)
     return text.getvalue()
 

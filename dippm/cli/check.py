@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings, say
+from dippm.cli.output import errors_reported, print_json, say, show
 from dippm.cli.progress import progress_shown
 from dippm.cli.spelling import on_command_line
 
@@ -67,6 +67,8 @@ def check(
             "--trust", help="Allow files that can run code when they are read, and python entries."
         ),
     ] = False,
+    csv: options.Csv = None,
+    html: options.Html = None,
     timeout_s: options.Timeout = 120.0,
     memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
@@ -107,14 +109,7 @@ def check(
             if model.error is not None:
                 model.error.hint = on_command_line(model.error.hint)
         _write(found, junit=junit, sarif=sarif, markdown=markdown)
-    if json:
-        print_json("check", found.to_dict())
-    else:
-        from dippm.show.report.check_formats import check_table
-        from dippm.show.report.console import console
-
-        console().print(check_table(found))
-        print_warnings(found.remarks)
+    show("check", found, json=json, csv=csv, html=html)
     if not found.passed:
         raise typer.Exit(1)
 

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import (
-    error_document,
-    errors_reported,
-    print_json,
-    print_remarks,
-    print_verify,
-    report_error,
-)
+from dippm.cli.output import error_document, errors_reported, report_error, show
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
@@ -92,6 +85,7 @@ def choose(
     region: RegionName = None,
     *,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows of the table.")] = DEFAULT_TOP,
+    csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -121,45 +115,32 @@ def choose(
             **asked,
         )
 
-    def show(choice: Choice) -> None:
-        from dippm.show.report.choice import choice_table, remarks
-        from dippm.show.report.console import console
-
-        console().print(choice_table(choice, top))
-        print_remarks(remarks(choice, top))
-
-    answer_choice("choose", ask, show, html=html, json=json, quiet=quiet)
+    answer_choice("choose", ask, json=json, csv=csv, html=html, quiet=quiet, top=top)
 
 
 def answer_choice(
     name: str,
     ask: Callable[[], Choice],
-    show: Callable[[Choice], None],
     *,
-    html: Path | None,
     json: bool,
+    csv: Path | None,
+    html: Path | None,
     quiet: bool,
+    **how: Any,
 ) -> None:
     """Ask, and show the answer in every form; what ranks nothing is shown too, and is an error."""
     failed: DippmError | None = None
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.errors import NothingFeasibleError
-        from dippm.show.report.choice_page import write_choice_page
 
         ready_to_plot(html)
         try:
             choice = ask()
         except NothingFeasibleError as error:
             choice, failed = error.choice, error
-        if html:
-            write_choice_page(html, choice)
-    if json:
-        why = {"error": error_document(failed)} if failed else {}
-        print_json(name, choice.to_dict() | why)
-    else:
-        show(choice)
-        print_verify(choice.best.prediction if choice.best else None)
-        if failed:
-            report_error(failed, as_json=False)
+    why = {"error": error_document(failed)} if failed else {}
+    show(name, choice, json=json, csv=csv, html=html, document=choice.to_dict() | why, **how)
     if failed:
+        if not json:
+            report_error(failed, as_json=False)
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import check_fit, errors_reported, print_json, print_verify
+from dippm.cli.output import check_fit, errors_reported, show
 from dippm.cli.progress import progress_shown
 from dippm.cli.spelling import on_command_line
 
@@ -52,7 +52,7 @@ def compare(
     sort: Annotated[
         str | None, typer.Option("--sort", help="Column to sort by, for instance latency_ms.")
     ] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Also write the rows as CSV.")] = None,
+    csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -62,7 +62,7 @@ def compare(
 
     What cannot be predicted is a row with its reason; exit code 1 if that is all of them.
     """
-    from dippm.estimate.comparison import COLUMNS
+    from dippm.estimate.prediction import COLUMNS
 
     if sort and sort not in COLUMNS:
         raise typer.BadParameter(f"{sort!r} is no column; columns: {', '.join(COLUMNS)}")
@@ -86,35 +86,11 @@ def compare(
             **asked,
         )
         table = table.sorted_by(sort) if sort else table
-        if csv:
-            from dippm.show.report.files import write_text
-
-            write_text(csv, table.to_csv())
-        if html:
-            from dippm.show.report.html import write_comparison
-
-            write_comparison(html, table)
-    if json:
-        print_json("compare", _document(table))
-    else:
-        show_comparison(table)
+    show("compare", table, json=json, csv=csv, html=html, document=_document(table))
     if require_fit:
         check_fit(table.predictions)
     if table.failures and (strict or require_fit or not table.predictions):
         raise typer.Exit(1)
-
-
-def show_comparison(table: Comparison) -> None:
-    """Print the predictions to stdout; failures and warnings to stderr."""
-    from dippm.show.report.comparison import comparison_table, remarks
-    from dippm.show.report.console import console, print_text
-
-    if table.predictions:
-        console().print(comparison_table(table))
-    for remark in remarks(table):
-        print_text(on_command_line(remark), sys.stderr)
-    if table.predictions:
-        print_verify(table.predictions[0])
 
 
 def _document(table: Comparison) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.choose import CarbonFile, PricesFile, RegionName
-from dippm.cli.output import errors_reported, print_json, print_verify, print_warnings
+from dippm.cli.output import errors_reported, show
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def cost(
     idle_hours: Annotated[
         float, typer.Option("--idle-hours", min=0.0, help="That the GPU is kept without work.")
     ] = 0.0,
+    csv: options.Csv = None,
+    html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     **asked: Any,
@@ -65,24 +67,17 @@ def cost(
         rates: dict[str, Any] = {
             "price_per_hour": known.of(c.device, c.mig) if known else price_per_hour,
             "region": _region(c, carbon, region, g_per_kwh),
+            "currency": known.currency if known else "",
         }
         found = cost_of(
             prediction, samples=samples, epochs=epochs, pue=pue, idle_hours=idle_hours, **rates
         )
-    if json:
-        told = prediction.to_dict()
-        document = {name: told[name] for name in ("source", "conditions", "warnings", "provenance")}
-        currency = known.currency if known and known.currency else None
-        document |= {"currency": currency, "cost": found.to_dict(), "verify": told["verify"]}
-        print_json("cost", document)
-        return
-    from dippm.show.report.console import print_text
-
-    print_text(f" {prediction.title}")
-    print_text(str(found))
-    print_text(f" {prediction.footer}")
-    print_warnings(prediction.warnings)
-    print_verify(prediction)
+    told = prediction.to_dict()
+    document = {name: told[name] for name in ("source", "conditions", "warnings", "provenance")}
+    document |= {
+        "currency": found.currency or None, "cost": found.to_dict(), "verify": told["verify"]
+    }  # fmt: skip
+    show("cost", found, json=json, csv=csv, html=html, document=document)
 
 
 def _region(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_verify, print_warnings
+from dippm.cli.output import errors_reported, show
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
@@ -28,6 +28,7 @@ def diff(
     rows: Annotated[
         int, typer.Option("--rows", min=1, help="Changes listed before the others are summed up.")
     ] = 15,
+    csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -49,20 +50,9 @@ def diff(
 
         after = models[1] if len(models) == 2 else None
         found = answer(models[0], after, **sides)
-        if html:
-            from dippm.show.report.explanation_page import write_difference
-
-            write_difference(html, found, depth)
-    if json:
-        print_json("diff", found.to_dict(depth))
-        return
-    from dippm.show.report.console import console
-    from dippm.show.report.explanation import difference_table
-
-    console().print(difference_table(found, depth, rows))
-    print_warnings(w for side in (found.before, found.after) for w in side.prediction.warnings)
-    for side in (found.before, found.after):
-        print_verify(side.prediction)
+    document = found.to_dict(depth)
+    how: dict[str, Any] = {"depth": depth, "rows": rows}
+    show("diff", found, json=json, csv=csv, html=html, document=document, **how)
 
 
 def _layout(text: str) -> bool:

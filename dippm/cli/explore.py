@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import errors_reported, show, write_files
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
-
-if TYPE_CHECKING:
-    from dippm.decide.exploration import Exploration
 
 
 def explore(
@@ -55,7 +52,7 @@ def explore(
         int, typer.Option("--confirm", help="Best of a screening to predict in full.", min=1)
     ] = 32,
     trust: options.Trust = False,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Also write all rows as CSV.")] = None,
+    csv: options.Csv = None,
     html: options.Html = None,
     timeout_s: options.Timeout = 120.0,
     memory_limit_mb: options.MemoryLimit = 4096,
@@ -91,31 +88,6 @@ def explore(
                 memory_limit_mb=memory_limit_mb,
             )
         except NoFeasibleDesignError as error:
-            _write(error.exploration, csv, html)
+            write_files(error.exploration, csv=csv, html=html)
             raise
-        _write(found, csv, html)
-    if json:
-        print_json("explore", found.to_dict())
-    else:
-        _show(found)
-
-
-def _write(found: Exploration, csv: Path | None, html: Path | None) -> None:
-    if csv is not None:
-        from dippm.show.report.files import write_text
-
-        write_text(csv, found.to_csv())
-    if html is not None:
-        from dippm.show.report.exploration_page import write_exploration_page
-
-        write_exploration_page(html, found)
-
-
-def _show(found: Exploration) -> None:
-    from dippm.show.report.console import console
-    from dippm.show.report.tables import Column, Fitted
-
-    columns, cells = found.table()
-    console().print(Fitted([Column(name) for name in columns], cells, f" {found.title}"))
-    print_warnings(found.notes())
-    print_warnings(f"{count} failed: {reason}" for reason, count in found.reasons().items())
+    show("explore", found, json=json, csv=csv, html=html)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, show
 from dippm.cli.progress import progress_shown
 
 
@@ -17,6 +17,8 @@ def graph(
     trust: options.Trust = False,
     tree: options.Tree = False,
     depth: options.Depth = 3,
+    csv: options.Csv = None,
+    html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -28,14 +30,14 @@ def graph(
     from dippm.estimate.module_tree import module_tree
 
     modules = module_tree(found, name=model) if tree else None
-    if json:
-        print_json("graph", _document(found) | ({"tree": modules.to_dict()} if modules else {}))
-        return
-    from dippm.show.report.console import console, graph_table, tree_table
+    from dippm.show.report.console import graph_table, tree_table
+    from dippm.show.report.listing import Listing
 
-    console().print(graph_table(found, model))
-    if modules:
-        console().print(tree_table(modules, depth))
+    document = _document(found) | ({"tree": modules.to_dict()} if modules else {})
+    tables = [graph_table(found, model), *([tree_table(modules, depth)] if modules else [])]
+    rows = [{**node, "gmacs": node["macs"] / 1e9} for node in document["nodes"]]
+    listing = Listing(model, rows, document, tables, "gmacs", "GMACs by operator")
+    show("graph", listing, json=json, csv=csv, html=html)
 
 
 def _document(graph: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, show
 
 if TYPE_CHECKING:
     from dippm.devices import Device
@@ -24,13 +23,17 @@ def devices(
             help="Only devices with all of these in name or architecture; or a device file.",
         ),
     ] = None,
+    csv: options.Csv = None,
+    html: options.Html = None,
     json: options.Json = False,
 ) -> None:
     """List the GPUs that are known, with their MIG slices, and the CPUs that were measured."""
     from dippm.devices import all_cpus, all_devices, read_device
     from dippm.devices.device_file import is_device_file
     from dippm.devices.imported import all_imported
-    from dippm.show.report.console import console, device_table, print_text
+    from dippm.show.report.console import device_table
+    from dippm.show.report.listing import Listing
+    from dippm.show.report.parts import Aside, Part
 
     given = [word for word in words or () if is_device_file(word)]
     if given:
@@ -41,52 +44,54 @@ def devices(
             _matching((*all_devices(), *all_imported()), words),
             _matching(all_cpus(), words),
         )
-    if json:
-        print_json("devices", {"devices": [asdict(device) for device in (*gpus, *cpus)]})
-        return
-    if gpus:
-        console().print(device_table(gpus))
+    parts: list[Part] = [device_table(gpus)] if gpus else []
     if cpus:
         names = ", ".join(cpu.name for cpu in cpus)
-        print_text(f"measured CPUs, for checkpoints trained on them: {names}")
-    if not gpus and not cpus:
-        print_text("no device matches; `dippm devices` lists all", sys.stderr)
+        parts.append(f"measured CPUs, for checkpoints trained on them: {names}")
+    if not parts:
+        parts.append(Aside("no device matches; `dippm devices` lists all"))
+    found = [asdict(device) for device in (*gpus, *cpus)]
+    rows = [
+        one | {"mig_profiles": [p.name for p in device.mig_profiles], "aliases": [*device.aliases]}
+        for one, device in zip(found, (*gpus, *cpus), strict=True)
+    ]
+    listing = Listing("devices", rows, {"devices": found}, parts, "memory_mb", "memory, MB")
+    show("devices", listing, json=json, csv=csv, html=html)
 
 
-def hosts(json: options.Json = False) -> None:
+def hosts(csv: options.Csv = None, html: options.Html = None, json: options.Json = False) -> None:
     """List the classes of machines that launch kernels, with how much they differ."""
     from dippm.devices import all_hosts, assumed_hosts
-    from dippm.show.report.console import console, host_table
+    from dippm.show.report.console import host_table
+    from dippm.show.report.listing import Listing
 
     assumed = tuple(assumed_hosts().values())
-    if json:
-        found = [asdict(h) | {"default": h in assumed} for h in all_hosts()]
-        print_json("hosts", {"hosts": found})
-    else:
-        console().print(host_table(all_hosts(), assumed))
+    found = [asdict(h) | {"default": h in assumed} for h in all_hosts()]
+    table = host_table(all_hosts(), assumed)
+    listing = Listing("hosts", found, {"hosts": found}, [table], "launch_us", "a launch, µs")
+    show("hosts", listing, json=json, csv=csv, html=html)
 
 
-def models(json: options.Json = False) -> None:
+def models(csv: options.Csv = None, html: options.Html = None, json: options.Json = False) -> None:
     """List the checkpoints that are shipped."""
     from dippm.estimate.pretrained.store import DEFAULT, available
-    from dippm.show.report.console import checkpoint_table, console
+    from dippm.show.report.console import checkpoint_table
+    from dippm.show.report.listing import Listing
 
     shipped = available()
-    if json:
-        found = [
-            {
-                "name": info.name,
-                "version": info.version,
-                "kind": info.kind,
-                "default": info.name == DEFAULT,
-                "summary": info.summary,
-                "path": str(info.path),
-            }
-            for info in shipped
-        ]
-        print_json("models", {"models": found})
-    else:
-        console().print(checkpoint_table(shipped))
+    found = [
+        {
+            "name": info.name,
+            "version": info.version,
+            "kind": info.kind,
+            "default": info.name == DEFAULT,
+            "summary": info.summary,
+            "path": str(info.path),
+        }
+        for info in shipped
+    ]
+    listing = Listing("checkpoints", found, {"models": found}, [checkpoint_table(shipped)])
+    show("models", listing, json=json, csv=csv, html=html)
 
 
 def _matching(devices: Sequence[Device], words: Sequence[str] | None) -> list[Device]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import errors_reported, show
 from dippm.cli.progress import progress_shown
 
 
@@ -50,6 +50,7 @@ def llm(
         str | None, typer.Option("--link", help="Between GPUs: nvlink or pcie.")
     ] = None,
     checkpoint: options.CheckpointName = None,
+    csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -74,18 +75,4 @@ def llm(
             "checkpoint": checkpoint,
         }
         found = language_model(config, **arguments)
-        if html:
-            from dippm.show.report.language import write_language_page
-
-            write_language_page(html, found)
-    if json:
-        print_json("llm", found.to_dict())
-        return
-    from dippm.decide.language.answer import UNVERIFIED
-    from dippm.show.report.console import console, print_text
-    from dippm.show.report.language import figures_table, steps_table
-
-    console().print(figures_table(found))
-    console().print(steps_table(found))
-    print_warnings(found.warnings)
-    print_text(f" verify        no command: {UNVERIFIED}")
+    show("llm", found, json=json, csv=csv, html=html)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dippm.cli import options
 from dippm.cli.choose import MaxMemory, SloAt, SloMs, answer_choice
-from dippm.cli.output import print_remarks
 
 if TYPE_CHECKING:
     from dippm.decide.choice import Choice
@@ -19,6 +18,7 @@ def mig(
     slo_at: SloAt = "upper",
     max_memory_mb: MaxMemory = None,
     *,
+    csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -40,11 +40,4 @@ def mig(
             **asked,
         )
 
-    def show(choice: Choice) -> None:
-        from dippm.show.report.choice import advice, remarks, slice_table
-        from dippm.show.report.console import console
-
-        console().print(slice_table(choice))
-        print_remarks((*advice(choice), *remarks(choice, len(choice.contenders))))
-
-    answer_choice("mig", ask, show, html=html, json=json, quiet=quiet)
+    answer_choice("mig", ask, json=json, csv=csv, html=html, quiet=quiet, slices=True)

@@ -9,7 +9,7 @@ import typer
 from dippm.cli import options
 from dippm.cli.choose import MaxMemory, SloAt, SloMs
 from dippm.cli.compare import list_text
-from dippm.cli.output import error_document, errors_reported, print_json, print_remarks
+from dippm.cli.output import error_document, errors_reported, show
 from dippm.cli.progress import progress_shown
 
 
@@ -31,6 +31,8 @@ def mig_plan(
     slo_at: SloAt = "upper",
     max_memory_mb: MaxMemory = None,
     *,
+    csv: options.Csv = None,
+    html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     **asked: Any,
@@ -55,17 +57,11 @@ def mig_plan(
             max_memory_mb=max_memory_mb,
             **asked,
         )
-    if json:
-        rows = [
-            model.row() | {"error": error_document(model.error) if model.error else None}
-            for model in packing.models
-        ]
-        print_json("mig-plan", packing.to_dict() | {"models": rows})
-    else:
-        from dippm.show.report.console import console
-        from dippm.show.report.packing import packing_table, remarks
-
-        console().print(packing_table(packing))
-        print_remarks(remarks(packing))
+    rows = [
+        model.row() | {"error": error_document(model.error) if model.error else None}
+        for model in packing.models
+    ]
+    document = packing.to_dict() | {"models": rows}
+    show("mig-plan", packing, json=json, csv=csv, html=html, document=document)
     if packing.left_out:
         raise typer.Exit(1)

@@ -325,3 +325,9 @@ def conditions(*without: str, pairs: bool = False) -> Callable[[Command], Comman
 def listed(text: str) -> list[str]:
     """Return the parts of a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+Csv = Annotated[
+    Path | None, typer.Option("--csv", help="Also write every row, with unrounded numbers.")
+]
+"""Beside `Json` and `Html`, of every command that ends with `output.show`."""

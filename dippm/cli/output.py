@@ -15,6 +15,9 @@ from dippm.cli.spelling import on_command_line
 from dippm.errors import DippmError, DoesNotFitError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dippm.base.answer import Answer
     from dippm.estimate.prediction import Prediction
 
 
@@ -87,12 +90,69 @@ def check_fit(predictions: Sequence[Prediction]) -> None:
     raise typer.Exit(1)
 
 
-def print_verify(prediction: Prediction | None) -> None:
-    """Show last what would check an answer; the line is whole, whatever the width, for copying."""
+def write_files(
+    answer: Answer, *, csv: Path | None = None, html: Path | None = None, **how: Any
+) -> None:
+    """Write the files that a command was asked for, see `show`.
+
+    Raises:
+        DippmError: if one cannot be written.
+    """
+    if csv is not None:
+        answer.to_csv(csv)
+    if html is not None:
+        from dippm.show.report.answers import page_of
+        from dippm.show.report.files import write_text
+
+        write_text(html, page_of(answer, **how))
+
+
+def show(
+    name: str,
+    answer: Answer,
+    *,
+    json: bool,
+    csv: Path | None = None,
+    html: Path | None = None,
+    document: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> None:
+    """Write an answer to the files that were asked for, then show it: what every command ends with.
+
+    Args:
+        name: of the schema of its document.
+        answer: any.
+        json: print the document instead of the answer.
+        csv: file of its rows.
+        html: file of its page.
+        document: in place of `answer.to_dict()`.
+        **how: what else is shown, see the view of the answer in `dippm.show.report.answers`.
+    """
+    with errors_reported(as_json=json):
+        write_files(answer, csv=csv, html=html, **how)
+    if json:
+        print_json(name, answer.to_dict() if document is None else document)
+        return
+    from dippm.show.report.answers import parts_of
+    from dippm.show.report.console import console, print_text
+    from dippm.show.report.parts import Aside
+    from dippm.show.report.tables import Fitted
+
+    for part in parts_of(answer, **how):
+        if isinstance(part, Aside):
+            print_text(on_command_line(legible(part)), sys.stderr)
+        elif isinstance(part, str):
+            print_text(part)
+        elif isinstance(part, Fitted):
+            console().print(part)
+        else:
+            _print_verify(part)
+
+
+def _print_verify(prediction: Prediction) -> None:
+    """Show what would check an answer; the line is whole, whatever the width, for copying."""
     from dippm.show.report.console import console, print_text
 
-    if prediction is None:
-        return
     if prediction.verify:
         console().print(f" {prediction.verify_line}", markup=False, soft_wrap=True)
     else:
@@ -105,17 +165,6 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
     for warning in dict.fromkeys(warnings):
         print_text(f" ! {legible(warning)}", sys.stderr)
-
-
-def print_remarks(remarks: Iterable[str]) -> None:
-    """Show lines below a table: warnings, which begin with " !", on stderr."""
-    from dippm.show.report.console import print_text
-
-    for remark in remarks:
-        if remark.startswith(" !"):
-            print_text(legible(remark), sys.stderr)
-        else:
-            print_text(remark, sys.stdout)
 
 
 def error_document(error: DippmError) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_verify, print_warnings
+from dippm.cli.output import errors_reported, show
 from dippm.cli.progress import progress_shown
 
 
@@ -43,6 +43,7 @@ def parallel(
         int, typer.Option("--batch", "-b", help="Samples of a step of one copy of the model.")
     ] = 1,
     *,
+    csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -65,16 +66,4 @@ def parallel(
         from dippm.decide.parallel.estimate import parallelize
 
         found = parallelize(model, batch=batch, **layout, **asked)
-        if html:
-            from dippm.show.report.parallel import write_parallel_page
-
-            write_parallel_page(html, found)
-    if json:
-        print_json("parallel", found.to_dict())
-        return
-    from dippm.show.report.console import console
-    from dippm.show.report.parallel import parallel_table
-
-    console().print(parallel_table(found))
-    print_warnings(found.warnings)
-    print_verify(found.prediction)
+    show("parallel", found, json=json, csv=csv, html=html)

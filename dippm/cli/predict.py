@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import check_fit, error_document, errors_reported, print_json, print_verify
+from dippm.cli.output import check_fit, error_document, errors_reported, show
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def predict(
         float | None, typer.Option("--price-per-hour", min=0.0, help="Of the GPU.")
     ] = None,
     require_fit: options.RequireFit = False,
+    csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -67,33 +68,13 @@ def predict(
             if dataset_size is not None:
                 rates: dict[str, Any] = {"epochs": epochs, "price_per_hour": price_per_hour}
                 epoch = prediction.epoch(dataset_size, **rates)
-        if html:
-            from dippm.show.report.html import write_comparison, write_report
-
-            if several:
-                write_comparison(html, table)
-            else:
-                write_report(html, prediction)
-    if json:
-        if several:
-            print_json("predictions", {"predictions": _documents(table)})
-        else:
-            print_json("predict", _document(prediction, epoch, tree=tree))
-    elif several:
-        from dippm.cli.compare import show_comparison
-
-        show_comparison(table)
+    if several:
+        document = {"predictions": _documents(table)}
+        show("predictions", table, json=json, csv=csv, html=html, document=document)
     else:
-        from dippm.show.report.console import console, operator_table, print_text, tree_table
-
-        print_text(str(prediction))
-        if epoch is not None:
-            print_text(f" {epoch}")
-        if tree:
-            console().print(tree_table(prediction.tree, depth))
-        if operators:
-            console().print(operator_table(prediction, operators))
-        print_verify(prediction)
+        document = _document(prediction, epoch, tree=tree)
+        how: dict[str, Any] = {"epoch": epoch, "tree": tree, "depth": depth, "operators": operators}
+        show("predict", prediction, json=json, csv=csv, html=html, document=document, **how)
     if require_fit:
         check_fit(list(table) if several else [prediction])
 

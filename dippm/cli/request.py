@@ -8,7 +8,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.choose import SloMs
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import errors_reported, print_warnings, show, write_files
 from dippm.cli.progress import progress_shown
 
 
@@ -47,6 +47,8 @@ def request(
         ),
     ] = None,
     *,
+    csv: options.Csv = None,
+    html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     **asked: Any,
@@ -73,8 +75,11 @@ def request(
         )
         text = None if written is None else written.render(found, name=called, image=image)
     if as_document:
-        print_json("request", {"format": format, "manifest": text, **found.to_dict()})
+        document = {"format": format, "manifest": text, **found.to_dict()}
+        show("request", found, json=True, csv=csv, html=html, document=document)
         return
+    with errors_reported(as_json=False):
+        write_files(found, csv=csv, html=html)
     assert text is not None
     typer.echo(text, nl=False)
     print_warnings(found.notes)

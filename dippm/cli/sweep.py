@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dippm.base.written import whole_number
 from dippm.cli import options
-from dippm.cli.output import check_fit, errors_reported, print_json, print_verify, print_warnings
+from dippm.cli.output import check_fit, errors_reported, show
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
-
-if TYPE_CHECKING:
-    from dippm.decide.batch_sweep import BatchSweep
-    from dippm.decide.power_sweep import PowerSweep
 
 
 @options.conditions()
@@ -43,6 +38,7 @@ def sweep(
     ] = None,
     *,
     require_fit: options.RequireFit = False,
+    csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -61,41 +57,10 @@ def sweep(
 
             size = _one(batch or "1")
             found = sweep_power(model, limits_w=power_limit, batch=size, **asked)
-        if html:
-            from dippm.show.report import sweep_page
-
-            write: Any = sweep_page.write_power_page if power_limit else sweep_page.write_batch_page
-            write(html, found)
-    if json:
-        print_json("sweep" if power_limit is None else "power-sweep", found.to_dict())
-    elif power_limit is None:
-        _show_batches(found)
-    else:
-        _show_limits(found)
+    name = "sweep" if power_limit is None else "power-sweep"
+    show(name, found, json=json, csv=csv, html=html)
     if require_fit:
         check_fit(found.predictions if power_limit is None else [found.prediction])
-
-
-def _show_batches(found: BatchSweep) -> None:
-    from dippm.show.report.comparison import remarks
-    from dippm.show.report.console import console, print_text
-    from dippm.show.report.sweep import batch_table, fitting
-
-    console().print(batch_table(found))
-    for line in fitting(found):
-        print_text(line)
-    for remark in remarks(found.comparison()):
-        print_text(remark, sys.stderr)
-    print_verify(found.predictions[0])
-
-
-def _show_limits(found: PowerSweep) -> None:
-    from dippm.show.report.console import console
-    from dippm.show.report.sweep import power_table
-
-    console().print(power_table(found))
-    print_warnings(found.warnings)
-    print_verify(found.prediction)
 
 
 def _one(batch: str) -> int:

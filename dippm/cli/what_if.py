@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_verify, print_warnings
+from dippm.cli.output import errors_reported, show
 from dippm.cli.progress import progress_shown
 
 
@@ -13,6 +13,7 @@ from dippm.cli.progress import progress_shown
 def what_if(
     model: options.Source,
     *,
+    csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -23,16 +24,4 @@ def what_if(
         from dippm.decide.explanation import what_if as answer
 
         found = answer(model, **asked)
-        if html:
-            from dippm.show.report.explanation_page import write_what_if
-
-            write_what_if(html, found)
-    if json:
-        print_json("what-if", found.to_dict())
-        return
-    from dippm.show.report.console import console
-    from dippm.show.report.explanation import what_if_table
-
-    console().print(what_if_table(found))
-    print_warnings(found.baseline.warnings)
-    print_verify(found.baseline)
+    show("what-if", found, json=json, csv=csv, html=html)

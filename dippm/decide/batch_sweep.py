@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from dippm.api import load
+from dippm.base.answer import Answer
 from dippm.base.progress import tell
 from dippm.estimate.batches import batches_of
 from dippm.estimate.comparison import Comparison
 from dippm.estimate.conditions import Conditions
+from dippm.estimate.derived import DERIVED
 from dippm.estimate.largest_batch import largest_batch_at
 from dippm.estimate.options import SweepOptions, conditions_in, question, read_model, reading_in
 from dippm.estimate.prediction import Prediction
@@ -19,6 +21,13 @@ from dippm.model.graph import ModelGraph
 from dippm.model.graph.float_type import in_float32
 
 DEFAULT_BATCHES = "1:1024"
+TARGETS = ("latency_ms", "memory_mb", "energy_j", "power_w")
+COLUMNS = (
+    *("batch", "samples_per_s", "memory_bound_mb", "capacity_mb", "headroom_mb", "fits"),
+    *(f"{target}{end}" for target in TARGETS for end in ("", "_low", "_high")),
+    "mig",
+)
+"""Of a batch in the document; the files add what else follows (`dippm.estimate.derived`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSweep:
+class BatchSweep(Answer):
     """A model over batch sizes under otherwise equal conditions.
 
     Attributes:
@@ -56,23 +65,25 @@ class BatchSweep:
         return first.title.replace(f" · batch {first.conditions.batch} · ", " · ", 1)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat mapping per batch: predictions, samples per second, whether it fits."""
+        """Return one flat mapping per batch: predictions, what follows of them, whether it fits."""
         rows = []
         for p in self.predictions:
+            derived = {name: p.estimate(name) for name in DERIVED}
+            values = {name: found and found.value for name, found in derived.items()}
             row: dict[str, Any] = {
                 "batch": p.conditions.batch,
-                "samples_per_s": samples_per_s(p.conditions.batch, p.latency_ms),
+                "samples_per_s": values["samples_per_s"],
                 "memory_bound_mb": p.memory_bound_mb,
                 "capacity_mb": p.capacity_mb,
                 "headroom_mb": p.headroom_mb,
                 "fits": p.fits,
             }
-            for target in ("latency_ms", "memory_mb", "energy_j", "power_w"):
+            for target in TARGETS:
                 interval = p.intervals.get(target)
                 row[target] = getattr(p, target)
                 row[f"{target}_low"] = interval and interval.low
                 row[f"{target}_high"] = interval and interval.high
-            rows.append({**row, "mig": p.mig and p.mig.name})
+            rows.append({**row, "mig": p.mig and p.mig.name} | values)
         return rows
 
     def comparison(self) -> Comparison:
@@ -91,7 +102,7 @@ class BatchSweep:
                 {"name": p.name, "memory_mb": p.memory_mb, "largest_batch": p.largest_batch}
                 for p in self.places
             ],
-            "batches": self.rows(),
+            "batches": [{name: row[name] for name in COLUMNS} for row in self.rows()],
             "absent": first["absent"],
             "warnings": list(warnings),
             "provenance": first["provenance"],
@@ -130,11 +141,6 @@ def sweep(
     predictions = tuple(loaded.predict_points(model.graph, points, model.name, model.asked))
     tell("looking for the largest batches that fit")
     return BatchSweep(predictions, tuple(_places(loaded, in_float32(model.graph), first)))
-
-
-def samples_per_s(batch: int, latency_ms: float | None) -> float | None:
-    """Return the throughput of a batch that takes `latency_ms`."""
-    return 1e3 * batch / latency_ms if latency_ms else None
 
 
 def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterable[Place]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dippm.base.numbers import show
+from dippm.base.answer import Answer
+from dippm.base.numbers import between, show
 from dippm.base.printable import printable
 from dippm.base.written import is_finite
 from dippm.errors import ConditionsError
 from dippm.estimate.carbon import Region, check_pue
 from dippm.estimate.epoch import JOULES_PER_KWH
-from dippm.estimate.models.targets import Estimate, Interval
+from dippm.estimate.models.targets import Estimate
 from dippm.estimate.prediction import Prediction
 
 MILLION = 1_000_000
@@ -22,7 +23,7 @@ UNITS = {"gpu_hours": "h", "energy_kwh": "kWh", "price": "", "carbon_g": "g CO2"
 
 
 @dataclass(frozen=True, slots=True)
-class RunningCost:
+class RunningCost(Answer):
     """What it costs to run a model over samples on one GPU; `cost_of` makes it.
 
     Attributes:
@@ -38,6 +39,8 @@ class RunningCost:
         pue: power usage effectiveness that was counted with.
         region: that the electricity is of; None if nobody said.
         absent: reason by quantity that is None.
+        prediction: of the pass or step; its place and conditions hold for all of this.
+        currency: of the price; "" if nobody said.
     """
 
     phase: str
@@ -52,6 +55,25 @@ class RunningCost:
     pue: float
     region: Region | None
     absent: Mapping[str, str]
+    prediction: Prediction = field(repr=False)
+    currency: str = ""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per quantity, with its unit and interval."""
+        units = UNITS | {"price": self.currency}
+        found = ((name, getattr(self, name)) for name in UNITS)
+        return [
+            {
+                "quantity": name,
+                "unit": units[name] or None,
+                "value": one and one.value,
+                "low": one and one.interval.low,
+                "high": one and one.interval.high,
+                "coverage": one and one.interval.coverage,
+                "absent": self.absent.get(name),
+            }
+            for name, one in found
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
@@ -80,8 +102,8 @@ class RunningCost:
             if one is None:
                 lines.append(f" {label:<13}not available: {printable(self.absent[name])}")
                 continue
-            between = f"{show(one.interval.low)} – {show(one.interval.high)}"
-            lines.append(f" {label:<13}{f'{show(one.value)} {unit}'.strip():<15}{between}")
+            ends = between(one.interval.low, one.interval.high)
+            lines.append(f" {label:<13}{f'{show(one.value)} {unit}'.strip():<15}{ends}")
         basis = [f"PUE {self.pue:g}"]
         if self.region is not None:
             name = printable(self.region.name)
@@ -100,6 +122,7 @@ def cost_of(
     region: Region | None = None,
     pue: float | None = None,
     idle_hours: float = 0.0,
+    currency: str = "",
 ) -> RunningCost:
     """Return what it costs to go over samples: by default inference of a million.
 
@@ -115,6 +138,7 @@ def cost_of(
         region: where the electricity is of, see `dippm.estimate.carbon`.
         pue: power usage effectiveness; None is that of the region, 1 without one.
         idle_hours: that the GPU is kept without work.
+        currency: of the price, to be shown beside it.
 
     Raises:
         ConditionsError: if a number is out of range.
@@ -133,15 +157,15 @@ def cost_of(
     factor = check_pue(pue) if pue is not None else region.pue if region else 1.0
     steps = epochs * -(-samples // c.batch)
     absent: dict[str, str] = {}
-    hours = _scaled(prediction, "latency_ms", steps / MS_PER_HOUR)
+    latency, energy = prediction.estimate("latency_ms"), prediction.estimate("energy_j")
+    hours = latency and latency.scaled(steps / MS_PER_HOUR)
     if hours is None:
         absent["gpu_hours"] = absent["price"] = prediction.absent["latency_ms"]
     price = None
     if hours is not None and price_per_hour is not None:
-        price = _line(hours, price_per_hour, price_per_hour * idle_hours)
+        price = hours.scaled(price_per_hour, price_per_hour * idle_hours)
     elif price_per_hour is None:
         absent["price"] = "no price of an hour was given"
-    energy = _scaled(prediction, "energy_j", steps / JOULES_PER_KWH)
     idle_w = c.device.idle_power_w
     if energy is None:
         absent["energy_kwh"] = prediction.absent["energy_j"]
@@ -149,14 +173,15 @@ def cost_of(
         energy = None
         absent["energy_kwh"] = f"the idle power of {c.mig or c.device.name} is not known"
     else:
-        energy = _line(energy, factor, factor * (idle_w or 0.0) / 1e3 * idle_hours)
+        energy = energy.scaled(steps / JOULES_PER_KWH)
+        energy = energy.scaled(factor, factor * (idle_w or 0.0) / 1e3 * idle_hours)
     carbon = None
     if energy is None:
         absent["carbon_g"] = absent["energy_kwh"]
     elif region is None:
         absent["carbon_g"] = "no region, or grams per kilowatt hour, were given"
     else:
-        carbon = _line(energy, region.g_per_kwh, 0.0)
+        carbon = energy.scaled(region.g_per_kwh)
     return RunningCost(
         phase=c.phase,
         samples=samples,
@@ -170,15 +195,6 @@ def cost_of(
         pue=factor,
         region=region,
         absent=absent,
+        prediction=prediction,
+        currency=currency,
     )
-
-
-def _scaled(p: Prediction, target: str, factor: float) -> Estimate | None:
-    value = getattr(p, target)
-    return None if value is None else _line(Estimate(value, p.intervals[target]), factor, 0.0)
-
-
-def _line(estimate: Estimate, factor: float, fixed: float) -> Estimate:
-    interval = estimate.interval
-    low, high = (factor * edge + fixed for edge in (interval.low, interval.high))
-    return Estimate(factor * estimate.value + fixed, Interval(low, high, interval.coverage))

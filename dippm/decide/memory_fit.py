@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dippm.api import load
+from dippm.base.answer import Answer
 from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.base.progress import stage
@@ -38,9 +40,12 @@ if TYPE_CHECKING:
     from dippm.model.frontends.torch.sample import Sample
     from dippm.model.graph import ModelGraph
 
+VALUES = ("fits", "batch", "peak_mb", "bound_mb", "room_mb", "headroom_mb", "largest_batch")
+"""Of the row of an answer, and of its document."""
+
 
 @dataclass(frozen=True, slots=True)
-class MemoryFit:
+class MemoryFit(Answer):
     """Whether a model fits a GPU, and what of the memory it takes; `dippm.fits` makes it.
 
     It is true where the 99 % bound of the memory fits: `if dippm.fits(model, x):`.
@@ -120,20 +125,14 @@ class MemoryFit:
             self._hint(),
         )
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the one row of it."""
+        values = {name: getattr(self, name) for name in VALUES}
+        return [{**values, "absent": dict(self.absent), "warnings": list(self.warnings)}]
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
-        return {
-            "fits": self.fits,
-            "batch": self.batch,
-            "peak_mb": self.peak_mb,
-            "bound_mb": self.bound_mb,
-            "room_mb": self.room_mb,
-            "headroom_mb": self.headroom_mb,
-            "largest_batch": self.largest_batch,
-            "absent": dict(self.absent),
-            "warnings": list(self.warnings),
-            "prediction": self.prediction.to_dict(),
-        }
+        return {**self.rows()[0], "prediction": self.prediction.to_dict()}
 
     def __str__(self) -> str:
         shown = replace(self.prediction, warnings=self.warnings)
@@ -152,8 +151,6 @@ class MemoryFit:
         return f"{words}; largest batch {self.largest_batch or 'none: not even 1'}"
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         shown = replace(self.prediction, warnings=self.warnings)
         return f"<p><b>{escape(self.summary)}</b></p>{shown._repr_html_()}"
 

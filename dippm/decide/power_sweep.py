@@ -9,7 +9,7 @@ from math import exp, hypot, log
 from typing import Any, Unpack
 
 from dippm.api import predict
-from dippm.base.shown import Shown
+from dippm.base.answer import Answer
 from dippm.base.written import whole_number
 from dippm.errors import ConditionsError
 from dippm.estimate.models.power_limit import Band, fitted
@@ -23,7 +23,7 @@ HINT = "Give limits in W: 250, a list 150,200,250, or a range 100:400, with step
 
 
 @dataclass(frozen=True, slots=True)
-class PowerPoint(Shown):
+class PowerPoint(Answer):
     """A prediction at one power limit.
 
     Attributes:
@@ -42,9 +42,21 @@ class PowerPoint(Shown):
     intervals: dict[str, Interval]
     estimated: bool
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the one row of it; intervals as "_low" and "_high"."""
+        row: dict[str, Any] = {"limit_w": self.limit_w}
+        for name, interval in self.intervals.items():
+            row |= {name: getattr(self, name), f"{name}_low": interval.low}
+            row[f"{name}_high"] = interval.high
+        return [{**row, "estimated": self.estimated}]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True)
-class PowerSweep(Shown):
+class PowerSweep(Answer):
     """A model over power limits.
 
     Attributes:
@@ -61,6 +73,10 @@ class PowerSweep(Shown):
     def thriftiest(self) -> PowerPoint:
         """The point with the least energy."""
         return min(self.points, key=lambda point: point.energy_j)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per limit."""
+        return [row for point in self.points for row in point.rows()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""

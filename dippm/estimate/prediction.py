@@ -8,10 +8,13 @@ from html import escape
 from math import isfinite
 from typing import Any
 
-from dippm.base.numbers import decimals, show
+from dippm.base.answer import Answer
+from dippm.base.numbers import between, decimals, show
 from dippm.base.printable import printable
 from dippm.devices import Device, MigProfile, seed_profile, smallest_profile
+from dippm.estimate import conditions
 from dippm.estimate.conditions import FLOAT32_SETTINGS, Conditions
+from dippm.estimate.derived import DERIVED
 from dippm.estimate.epoch import Epoch, epoch_of
 from dippm.estimate.measure_line import Asked, measure_line
 from dippm.estimate.models.targets import (
@@ -36,6 +39,17 @@ LABELS = {
     "latency_ms": "latency",
     "power_w": "power",
 }
+WHERE = ("source", "device", "slice", "batch", "precision")
+_APART = (*WHERE, "mig", "host")
+CONDITIONS = tuple(name for name in conditions.CONDITIONS if name not in _APART)
+FIT = ("memory_bound_mb", "capacity_mb", "headroom_mb", "fits")
+COLUMNS = (
+    *(*WHERE, *LABELS, "mig", "error"),
+    *(f"{target}_{end}" for target in LABELS for end in ("low", "high")),
+    *("coverage", *FIT, *CONDITIONS, "host", "host_launch_us", "host_assumed"),
+    *("checkpoint", "absent", "warnings", "verify", *DERIVED),
+)
+"""Of the row of a prediction, alone or in a comparison; what is added stands at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +76,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Answer):
     """What a model costs on a GPU; `dippm.predict` makes it.
 
     It unpacks as memory, energy, latency, MIG profile, in that order, rounded for print.
@@ -165,6 +179,44 @@ class Prediction:
         if not self.source_graph.batch_is_symbolic:
             return self.source_graph
         return self.source_graph.at_batch(self.conditions.batch)
+
+    def estimate(self, name: str) -> Estimate | None:
+        """Return a target, or what follows from one (`dippm.estimate.derived`), with its interval.
+
+        None if it cannot be had; of a target `absent` has the reason.
+        """
+        if name in DERIVED:
+            found = self.estimate(DERIVED[name].target)
+            return found and DERIVED[name].of(found, self.conditions.batch)
+        value = getattr(self, name)
+        return None if value is None else Estimate(value, self.intervals[name])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the one row of it; the keys are `COLUMNS`, as of a row of a comparison."""
+        row, host = point_row(self.provenance.source, self.conditions), self.host
+        for target in LABELS:
+            interval = self.intervals.get(target)
+            row[target] = getattr(self, target)
+            row[f"{target}_low"] = interval and interval.low
+            row[f"{target}_high"] = interval and interval.high
+            row["coverage"] = interval.coverage if interval else row["coverage"]
+        for name in DERIVED:
+            found = self.estimate(name)
+            row[name] = found and found.value
+        return [
+            {
+                **row,
+                **{name: getattr(self, name) for name in FIT},
+                "mig": self.mig and self.mig.name,
+                "host": host and host.name,
+                "host_launch_us": host and host.launch_us,
+                "host_assumed": host and host.assumed,
+                "checkpoint": self.provenance.checkpoint,
+                "absent": dict(self.absent),
+                "warnings": list(self.warnings),
+                "verify": self.verify,
+            }
+        ]
 
     @property
     def capacity_mb(self) -> int:
@@ -344,8 +396,7 @@ class Prediction:
                 yield label, "not available: " + printable(self.absent[target]), ""
                 continue
             interval = self.intervals[target]
-            between = f"{show(interval.low)} – {show(interval.high)}"
-            yield label, f"{show(value)} {UNITS[target]}", between
+            yield label, f"{show(value)} {UNITS[target]}", between(interval.low, interval.high)
         yield "fits", *self._fit_row()
         yield "MIG slice", *self._mig_row()
 
@@ -385,6 +436,20 @@ class Prediction:
             return "none: " + printable(self.absent["mig"]), ""
         assert self.memory_bound_mb is not None
         return self.mig.name, f"{show(self.memory_bound_mb)} MB at 99 %, of {self.mig.memory_mb:,}"
+
+
+def point_row(source: str, c: Conditions | None) -> dict[str, Any]:
+    """Return the row of a point with what was asked, and nothing predicted."""
+    where: dict[str, Any] = {
+        "source": source,
+        "device": c and c.device.name,
+        "slice": c and c.mig and c.mig.name,
+        "batch": c and c.batch,
+        "precision": c and c.precision,
+    }
+    row: dict[str, Any] = {**dict.fromkeys(COLUMNS), **where, "absent": {}, "warnings": []}
+    told = c.to_dict() if c else {}
+    return row | {name: told.get(name) for name in CONDITIONS}
 
 
 def _is_finite(estimate: Estimate) -> bool:

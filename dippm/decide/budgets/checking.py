@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.api import predict
+from dippm.base.answer import Answer
 from dippm.base.files import beginning, shown
 from dippm.base.numbers import show
 from dippm.base.printable import printable
@@ -103,6 +104,11 @@ class Checked:
         """Whether it was predicted, and every quantity passes."""
         return self.error is None and all(finding.passed for finding in self.findings)
 
+    @property
+    def why_not(self) -> str:
+        """Why it could not be predicted, and the next step; "" if it was."""
+        return f"{self.error.message}. {self.error.hint}".strip() if self.error else ""
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data, without operators."""
         p = self.prediction
@@ -123,7 +129,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Check(Answer):
     """All models of a file beside their budgets.
 
     Attributes:
@@ -148,7 +154,7 @@ class Check:
         """Yield model, quantity ("" if there is no prediction) and reason of what fails."""
         for model in self.models:
             if model.error is not None:
-                yield model, "", f"{model.error.message}. {model.error.hint}".strip()
+                yield model, "", model.why_not
             for finding in model.findings:
                 if finding.reason:
                     yield model, finding.quantity, finding.reason
@@ -166,6 +172,14 @@ class Check:
                 "Make the model cheaper, or raise what it may cost.",
             )
         return self
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per quantity of each model; one of a model without prediction."""
+        return [
+            {"model": model.budget.name, **finding.to_dict()}
+            for model in self.models
+            for finding in model.findings or [Finding("prediction", None, reason=model.why_not)]
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data; it is a baseline for later."""

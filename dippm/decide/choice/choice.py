@@ -5,32 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dippm.base.answer import Answer
 from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.decide.choice.contender import COLUMN_OF, By, Contender
-from dippm.decide.choice.front import front
 from dippm.decide.choice.limits import Limits
 from dippm.decide.choice.probability import Uncertain, probabilities_first
+from dippm.decide.pareto import pareto_front
 from dippm.estimate.prediction import Prediction
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-SHOWN = ("rank", "name", "latency_ms", "samples_per_s", "energy_per_sample_j", "cost_per_million",
-         "memory_mb", "largest_batch", "probability_first", "reason")  # fmt: skip
-"""Columns of a notebook."""
 RIVAL_SHARE = 0.5
 SAME_HARDWARE = 1.01
 """Ratio of predictions for the same hardware below which they are one place."""
-NO_MORE = 12
-"""Rows that text and notebooks list; `rows` has all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Answer):
     """Places to run a model on; `dippm.choose` makes it.
 
     Attributes:
@@ -140,7 +132,7 @@ class Choice:
         """Those that hold to the limits and are beaten by no other in both of `axes`."""
         known = [(c, self.position(c)) for c in self.contenders if c.feasible]
         both = [(c, at) for c, at in known if at is not None]
-        return tuple(both[i][0] for i in front([at for _, at in both]))
+        return tuple(both[i][0] for i in pareto_front([at for _, at in both]))
 
     def position(self, c: Contender) -> tuple[float, float] | None:
         """Return both of `axes`; None if one of them is absent."""
@@ -205,12 +197,6 @@ class Choice:
             "verify": self.verify,
         }
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a data frame (needs pandas)."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows())
-
     def warnings(self, of: Sequence[Contender] | None = None) -> dict[str, int]:
         """Return the warnings of contenders (None: of all) and how many of them have each."""
         asked = self.contenders if of is None else of
@@ -251,18 +237,6 @@ class Choice:
             chances += [f"{c.name} {c.probability_first:.0%}" for c in self.rivals]
             lines.append(f" really first {printable(', '.join(chances))}")
         return "\n".join([*lines, " " + self.footer])
-
-    def _repr_html_(self) -> str:
-        rows = self.rows()
-        columns = [n for n in SHOWN if any(row[n] is not None for row in rows)]
-        head = "".join(f"<th>{column}</th>" for column in columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(_cell(row[n]))}</td>" for n in columns) + "</tr>"
-            for row in rows[:NO_MORE]
-        )
-        more = f"<p>and {len(rows) - NO_MORE} more</p>" if len(rows) > NO_MORE else ""
-        caption = f"<caption>{escape(self.title)}</caption>"
-        return f"<table>{caption}<tr>{head}</tr>{body}</table>{more}"
 
     def _least(self, by: By) -> Contender | None:
         known = [(c, c.burden(by)) for c in self.contenders if c.holds_model]
@@ -325,9 +299,3 @@ def _chances(ranked: Sequence[Contender], by: By) -> list[float]:
             Uncertain.of(c.hardware, c.device.name, burden, latency or burden, measured=c.measured)
         )
     return probabilities_first(places)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return show(value) if isinstance(value, float) else printable(str(value))

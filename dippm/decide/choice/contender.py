@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from dippm.base.shown import Shown
+from dippm.base.answer import Answer
 from dippm.devices import Device, MigProfile, taken_fraction
 from dippm.errors import DippmError
 from dippm.estimate.carbon import Region
 from dippm.estimate.epoch import JOULES_PER_KWH
-from dippm.estimate.models.targets import Estimate, Interval
+from dippm.estimate.models.targets import Estimate
 from dippm.estimate.prediction import Prediction
 
 By = Literal["latency", "throughput", "energy", "cost", "carbon", "size"]
@@ -43,7 +43,7 @@ NO_REGION = "no region"
 
 
 @dataclass(frozen=True, slots=True)
-class Contender(Shown):
+class Contender(Answer):
     """A whole GPU or one slice of it, at one batch.
 
     Attributes:
@@ -127,8 +127,7 @@ class Contender(Shown):
         """Return one of ESTIMATES with its interval; None if it cannot be had.
 
         latency_ms, energy_j, power_w, memory_mb   of a batch, as predicted
-        samples_per_s         1000 · batch / latency_ms
-        energy_per_sample_j   energy_j / batch
+        samples_per_s, energy_per_sample_j   see `dippm.estimate.derived`
         cost_per_step         price_per_hour · latency_ms / 3.6e6
         cost_per_million      cost_per_step · 1e6 / batch, of a million samples
         carbon_per_million_g  energy_per_sample_j · 1e6 / 3.6e6 · pue · g_per_kwh of the region
@@ -136,26 +135,23 @@ class Contender(Shown):
         """
         latency, energy = self._predicted("latency_ms"), self._predicted("energy_j")
         match name:
-            case "samples_per_s":
-                return _rate(1e3 * self.batch, latency)
-            case "energy_per_sample_j":
-                return _scaled(energy, 1 / self.batch)
             case "carbon_per_million_g":
-                if self.region is None:
+                if self.region is None or energy is None:
                     return None
-                return _scaled(energy, self.region.grams(MILLION / JOULES_PER_KWH) / self.batch)
+                return energy.scaled(self.region.grams(MILLION / JOULES_PER_KWH) / self.batch)
             case "cost_per_step" | "cost_per_million" | "cost_per_epoch":
                 steps = self._steps(name)
-                if self.price_per_hour is None or steps is None:
+                if self.price_per_hour is None or steps is None or latency is None:
                     return None
-                return _scaled(latency, self.price_per_hour / MS_PER_HOUR * steps)
+                return latency.scaled(self.price_per_hour / MS_PER_HOUR * steps)
             case _:
                 return self._predicted(name)
 
     def burden(self, by: By) -> Estimate | None:
         """Return what a choice keeps small: ms, ms or J per sample, cost or grams per million."""
         if by == "throughput":
-            return _scaled(self._predicted("latency_ms"), 1 / self.batch)
+            latency = self._predicted("latency_ms")
+            return latency and latency.scaled(1 / self.batch)
         return self.estimate(COLUMN_OF[by]) if by in COLUMN_OF else None
 
     def why_absent(self, name: str) -> str:
@@ -180,11 +176,16 @@ class Contender(Shown):
             return MILLION / self.batch
         return None if self.dataset_size is None else float(-(-self.dataset_size // self.batch))
 
-    def _predicted(self, target: str) -> Estimate | None:
-        value = getattr(self.prediction, target) if self.prediction else None
-        if self.prediction is None or value is None:
-            return None
-        return Estimate(value, self.prediction.intervals[target])
+    def _predicted(self, name: str) -> Estimate | None:
+        return self.prediction.estimate(name) if self.prediction else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the one row of it."""
+        return [self.row()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        return self.row()
 
     def row(self) -> dict[str, Any]:
         """Return everything as one flat mapping; intervals as "_low" and "_high"."""
@@ -215,17 +216,3 @@ class Contender(Shown):
             "measured": self.measured,
             "vouched_by": self.vouched_by,
         }
-
-
-def _scaled(estimate: Estimate | None, factor: float) -> Estimate | None:
-    if estimate is None:
-        return None
-    low, high = (factor * edge for edge in (estimate.interval.low, estimate.interval.high))
-    return Estimate(factor * estimate.value, Interval(low, high, estimate.interval.coverage))
-
-
-def _rate(amount: float, time: Estimate | None) -> Estimate | None:
-    if time is None:
-        return None
-    low, high = amount / time.interval.high, amount / time.interval.low
-    return Estimate(amount / time.value, Interval(low, high, time.interval.coverage))

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Unpack
 
+from dippm.base.answer import Answer
 from dippm.base.printable import printable
-from dippm.base.shown import Shown
 from dippm.decide.choice.choice import Choice
 from dippm.decide.choice.contender import Contender
 from dippm.decide.choice.limits import Limits, SloAt
@@ -79,7 +79,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Packing(Shown):
+class Packing(Answer):
     """Models on the slices of one GPU; `pack` makes it.
 
     Attributes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from dippm.api import load, predict
-from dippm.base.shown import Shown
+from dippm.base.answer import Answer
 from dippm.devices import Device, host_of
 from dippm.errors import DippmError
 from dippm.estimate.options import Options, question
@@ -40,7 +40,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf(Shown):
+class WhatIf(Answer):
     """A prediction, and one for each change of its conditions.
 
     Attributes:

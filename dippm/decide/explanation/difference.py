@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Unpack
 
-from dippm.base.shown import Shown
+from dippm.base.answer import Answer
 from dippm.decide.explanation.explanation import Explanation, ancestors, explain
 from dippm.decide.explanation.parts import memory_by_part
 from dippm.errors import ConditionsError
@@ -48,7 +48,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference(Shown):
+class Difference(Answer):
     """Two explanations side by side.
 
     Attributes:
@@ -75,8 +75,8 @@ class Difference(Shown):
         sides = [{"model": d["source"], **d["conditions"]} for d in (one, two)]
         return {n: (sides[0][n], sides[1][n]) for n in sides[0] if sides[0][n] != sides[1][n]}
 
-    def rows(self, depth: int | None = None, most: int | None = None) -> list[Row]:
-        """Return the rows, the largest change first; they sum to the whole on either side.
+    def changes(self, depth: int | None = None, most: int | None = None) -> list[Row]:
+        """Return what differs, the largest change first; they sum to the whole on either side.
 
         Args:
             depth: names of a path that are kept; None keeps all.
@@ -89,6 +89,13 @@ class Difference(Shown):
         if most is None or len(found) <= most + 1:
             return found
         return [*found[:most], _summed(found[most:])]
+
+    def rows(self, depth: int | None = None) -> list[dict[str, Any]]:
+        """Return one flat mapping for each of `changes`."""
+        return [
+            {**asdict(row), "change_ms": row.change_ms, "change_share": self.share(row.change_ms)}
+            for row in self.changes(depth)
+        ]
 
     def memory(self) -> dict[str, tuple[float, float]]:
         """Return the parts of the memory on either side in MB; empty if one is not known."""
@@ -108,14 +115,7 @@ class Difference(Shown):
             "changed": {name: list(values) for name, values in self.changed.items()},
             "change_ms": self.change_ms,
             "change_share": self.share(self.change_ms),
-            "rows": [
-                {
-                    **asdict(row),
-                    "change_ms": row.change_ms,
-                    "change_share": self.share(row.change_ms),
-                }
-                for row in self.rows(depth)
-            ],
+            "rows": self.rows(depth),
             "memory": {name: list(values) for name, values in self.memory().items()},
             "provenance": [side["provenance"] for side in sides],
         }

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any, Unpack
 
 from dippm.api import predict
+from dippm.base.answer import Answer
 from dippm.base.progress import tell
-from dippm.base.shown import Shown
 from dippm.decide.explanation.parts import Part, memory_by_part, parts_of
 from dippm.errors import ConditionsError
 from dippm.estimate.models.footprint import MemoryFootprint
@@ -67,7 +67,7 @@ class ModuleRow:
 
 
 @dataclass(frozen=True)
-class Explanation(Shown):
+class Explanation(Answer):
     """A prediction with all its parts.
 
     Attributes:
@@ -189,6 +189,22 @@ class Explanation(Shown):
         weights = {"weights of operators": read, "other weights": sizes.pop("weights") - read}
         return weights | sizes
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per operator, then one per part of the time that none has.
+
+        The part's name stands as "op"; what only operators have is None.
+        """
+        empty = dict.fromkeys(name for row in self._operator_rows()[:1] for name in row)
+        parts = ({"op": p.name} | {k: v for k, v in asdict(p).items() if k != "name"}
+                 for p in self.parts)  # fmt: skip
+        return [*self._operator_rows(), *({**empty, **part} for part in parts)]
+
+    def _operator_rows(self) -> list[dict[str, Any]]:
+        return [
+            {**asdict(row.cost), "weights_mb": row.weights_mb, "alive_mb": row.alive_mb}
+            for row in self.operators
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data; times in ms, energies in J, memory in MB."""
         first = self.prediction.to_dict()
@@ -197,10 +213,7 @@ class Explanation(Shown):
             "latency_ms": self.latency_ms,
             "energy_j": self.prediction.energy_j,
             "memory_mb": self.prediction.memory_mb,
-            "operators": [
-                {**asdict(row.cost), "weights_mb": row.weights_mb, "alive_mb": row.alive_mb}
-                for row in self.operators
-            ],
+            "operators": self._operator_rows(),
             "parts": [asdict(part) for part in self.parts],
             "memory": self.memory(),
             "modules": self.tree.to_dict(),

@@ -41,13 +41,12 @@ def _high(target: str) -> Callable[[Prediction, ModelGraph], float | None]:
     return of
 
 
-def _per_sample(prediction: Prediction, _: ModelGraph) -> float | None:
-    return prediction.energy_j and prediction.energy_j / prediction.conditions.batch
+def _value(name: str) -> Callable[[Prediction, ModelGraph], float | None]:
+    def of(prediction: Prediction, _: ModelGraph) -> float | None:
+        found = prediction.estimate(name)
+        return found.value if found else None
 
-
-def _speed(prediction: Prediction, _: ModelGraph) -> float | None:
-    latency_ms = prediction.latency_ms
-    return 1e3 * prediction.conditions.batch / latency_ms if latency_ms else None
+    return of
 
 
 def _gmacs(_: Prediction, graph: ModelGraph) -> float:
@@ -61,13 +60,15 @@ QUANTITIES: dict[str, Quantity] = {
     "latency_ms_high": Quantity(
         "latency, upper end of its interval, ms", "min", "latency_ms", _high("latency_ms")
     ),
-    "samples_per_s": Quantity("samples per second", "max", "latency_ms", _speed),
+    "samples_per_s": Quantity("samples per second", "max", "latency_ms", _value("samples_per_s")),
     "memory_mb": Quantity("memory, MB", "min", "memory_mb", lambda p, _: p.memory_mb),
     "memory_bound_mb": Quantity(
         "memory at 99 %, MB", "min", "memory_mb", lambda p, _: p.memory_bound_mb
     ),
     "energy_j": Quantity("energy of a batch, J", "min", "energy_j", lambda p, _: p.energy_j),
-    "energy_j_per_sample": Quantity("energy of a sample, J", "min", "energy_j", _per_sample),
+    "energy_j_per_sample": Quantity(
+        "energy of a sample, J", "min", "energy_j", _value("energy_per_sample_j")
+    ),
     "power_w": Quantity("power, W", "min", "power_w", lambda p, _: p.power_w),
     "weights_mb": Quantity("weights, MB", "min", "", lambda _, g: g.param_bytes / 2**20),
     "gmacs": Quantity("GMACs of a sample", "min", "", _gmacs),

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any
 
+from dippm.base.answer import Answer, aligned
 from dippm.base.numbers import show
-from dippm.base.printable import csv_table, printable
+from dippm.base.printable import printable
 from dippm.decide.exploration.design import Design
 from dippm.decide.exploration.errors import ExploreError
 from dippm.decide.exploration.evaluation import module_of, without_weights
-from dippm.decide.exploration.pareto import front
 from dippm.decide.exploration.question import Outcome, Question
+from dippm.decide.pareto import pareto_front
 from dippm.estimate.prediction import Prediction
 from dippm.model.convert import read_graph
 
@@ -58,7 +58,7 @@ class Tried:
 
 
 @dataclass(frozen=True, repr=False)
-class Exploration:
+class Exploration(Answer):
     """What was tried, in the order in which it was asked for; prints as the table of its front.
 
     Attributes:
@@ -94,7 +94,7 @@ class Exploration:
         objectives = self.question.objectives
         points = [[o.sign * t.values[o.name] for o in objectives] for t in self.feasible]
         first = objectives[0]
-        members = [self.feasible[i] for i in front(points)]
+        members = [self.feasible[i] for i in sorted(pareto_front(points))]
         return tuple(sorted(members, key=lambda t: first.sign * t.values[first.name]))
 
     @property
@@ -167,17 +167,10 @@ class Exploration:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a data frame, with whether each is on the front (needs pandas)."""
-        import pandas as pd
-
-        frame = pd.DataFrame(self.rows(), columns=self.columns())
+        frame = super().to_pandas()
         members = {tried.number for tried in self.front}
         frame.insert(2, "front", frame["number"].isin(members))
         return frame
-
-    def to_csv(self) -> str:
-        """Return the rows as comma-separated text with unrounded numbers; empty is absent."""
-        columns = self.columns()
-        return csv_table(columns, ([row.get(name) for name in columns] for row in self.rows()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
@@ -224,26 +217,8 @@ class Exploration:
 
     def __str__(self) -> str:
         columns, cells = self.table()
-        table = [columns, *cells[:SHOWN]]
-        widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
-        lines = [
-            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
-            for line in table
-        ]
         more = [f"... and {len(cells) - SHOWN} more"] if len(cells) > SHOWN else []
-        return "\n".join([self.title, *lines, *more])
-
-    def _repr_html_(self) -> str:
-        columns, cells = self.table()
-        head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>"
-            for line in cells[:SHOWN]
-        )
-        notes = "".join(f"<li>{escape(printable(note))}</li>" for note in self.notes())
-        listed = f"<ul>{notes}</ul>" if notes else ""
-        caption = f"<caption>{escape(self.title)}</caption>"
-        return f"<table>{caption}<tr>{head}</tr>{body}</table>{listed}"
+        return "\n".join([self.title, aligned([columns, *cells[:SHOWN]]), *more])
 
 
 def _wheres(found: Exploration) -> set[str]:

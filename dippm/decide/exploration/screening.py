@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dippm.decide.exploration.errors import ExploreError
-from dippm.decide.exploration.pareto import front
 from dippm.decide.exploration.question import Question
 from dippm.decide.exploration.results import Exploration, Tried
+from dippm.decide.pareto import pareto_front
 from dippm.errors import ConditionsError
 
 CONFIRMED = 32
@@ -33,7 +33,7 @@ def most_promising(screened: Exploration, most: int) -> list[Tried]:
     goals = screened.question.objectives
     while left and len(found) < most:
         points = [[o.sign * tried.values[o.name] for o in goals] for tried in left]
-        members = set(front(points))
+        members = set(pareto_front(points))
         found += [tried for i, tried in enumerate(left) if i in members]
         left = [tried for i, tried in enumerate(left) if i not in members]
     missed = [tried for tried in screened.predicted if tried.outcome.violations]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import Any
 
-from dippm.base.numbers import show
+from dippm.base.answer import Answer
+from dippm.base.numbers import between, show
 from dippm.base.printable import printable
 from dippm.decide.language.architecture import Decoder
 from dippm.decide.language.memory import LanguageMemory
@@ -43,6 +43,13 @@ class Step:
     memory_mb: float
     fits: bool
 
+    def row(self) -> dict[str, Any]:
+        """Return it as one flat mapping."""
+        row = self.to_dict()
+        for name, ends in row.pop("intervals").items():
+            row |= {f"{name}_low": ends["low"], f"{name}_high": ends["high"]}
+        return {**row, "parts_ms": row.pop("parts_ms")}
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data, the cost of the step beside the rest."""
         return {
@@ -56,7 +63,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class LanguagePrediction:
+class LanguagePrediction(Answer):
     """What serving a language model costs; `dippm.language_model` makes it.
 
     Attributes:
@@ -121,7 +128,7 @@ class LanguagePrediction:
             f"{host if self.setting.software != 'graph' else ''}"
         )
 
-    def rows(self) -> Iterator[tuple[str, str, str]]:
+    def figures(self) -> Iterator[tuple[str, str, str]]:
         """Yield label, value and remark of each figure."""
         first, s = self.first_token, self.setting
         yield "first token", f"{show(first.latency_ms.value)} ms", _between(first.latency_ms)
@@ -147,6 +154,10 @@ class LanguagePrediction:
             context += f", the model's longest; the memory would hold {self.memory_context:,}"
         yield "fits", f"batch {self.largest_batch:,}", context
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per decode step, by context; intervals as "_low" and "_high"."""
+        return [step.row() for step in self.steps]
+
     def table(self) -> list[tuple[str, ...]]:
         """Return the cells of the steps, in the order of HEADER."""
         return [
@@ -163,7 +174,7 @@ class LanguagePrediction:
 
     def __str__(self) -> str:
         lines = [" " + self.title]
-        lines += [f" {a:<12}{b:<20} {c}".rstrip() for a, b, c in self.rows()]
+        lines += [f" {a:<12}{b:<20} {c}".rstrip() for a, b, c in self.figures()]
         cells = [HEADER, *self.table()]
         widths = [max(len(row[i]) for row in cells) for i in range(len(HEADER))]
         lines.append("")
@@ -173,17 +184,6 @@ class LanguagePrediction:
             )
         lines += [f" ! {printable(warning)}" for warning in self.warnings]
         return "\n".join([*lines, " " + self.footer])
-
-    def _repr_html_(self) -> str:
-        rows = "".join(_row(row) for row in self.rows())
-        head = "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in HEADER) + "</tr>"
-        steps = "".join(_row(row) for row in self.table())
-        notes = "".join(f"<li>{escape(printable(warning))}</li>" for warning in self.warnings)
-        return (
-            f"<table><caption>{escape(self.title)}</caption>{rows}</table>"
-            f"<table><caption>one token for each sequence</caption>{head}{steps}</table>"
-            f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data; the layers are summed up."""
@@ -234,12 +234,8 @@ class LanguagePrediction:
         }
 
 
-def _row(cells: tuple[str, ...]) -> str:
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-
-
 def _between(estimate: Estimate) -> str:
-    return f"{show(estimate.interval.low)} – {show(estimate.interval.high)}"
+    return between(estimate.interval.low, estimate.interval.high)
 
 
 def _billions(count: int) -> str:

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Unpack
 
 from dippm.api import load, predict
+from dippm.base.answer import Answer
 from dippm.base.progress import tell
-from dippm.base.shown import Shown
 from dippm.decide.parallel.one_process import step_ms as one_process_ms
 from dippm.decide.parallel.overlap import overlap
 from dippm.decide.parallel.plan import Plan, plan_of
@@ -38,11 +38,15 @@ ESTIMATED = (
 )
 
 
+ESTIMATED_VALUES = (
+    *("step_ms", "samples_per_s", "speedup", "efficiency", "stage_ms", "exchange_ms"),
+    *("exposed_ms", "idle_share", "split_operators", "memory_mb", "energy_j"),
+)
 LAYOUT = ("gpus", "nodes", "data", "tensor", "pipeline", "micro_batches", "one_process")
 
 
 @dataclass(frozen=True, slots=True)
-class ParallelEstimate(Shown):
+class ParallelEstimate(Answer):
     """A step of a model on many GPUs.
 
     Attributes:
@@ -94,6 +98,24 @@ class ParallelEstimate(Shown):
         """Return the speed-up over the number of GPUs."""
         return self.speedup / self.plan.gpus
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one GPU as predicted, then all of them as estimated, as flat mappings."""
+        one, plan = self.prediction, self.plan
+        speed = one.estimate("samples_per_s")
+        values = {name: getattr(self, name) for name in ESTIMATED_VALUES}
+        alone = dict.fromkeys(values) | {
+            "step_ms": one.latency_ms,
+            "samples_per_s": speed and speed.value,
+            "memory_mb": one.memory_mb,
+            "energy_j": one.energy_j,
+        }
+        layout = {name: getattr(plan, name) for name in LAYOUT}
+        return [
+            {"estimated": False, "samples": one.conditions.batch, "gpus": 1, **alone},
+            {"estimated": True, "samples": self.samples, **layout, **values}
+            | {"stage_ms": list(self.stage_ms)},
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
         one, plan = self.prediction.to_dict(), self.plan
@@ -107,17 +129,8 @@ class ParallelEstimate(Shown):
                 "network": plan.network and asdict(plan.network),
             },
             "estimated": {
-                "step_ms": self.step_ms,
-                "samples_per_s": self.samples_per_s,
-                "speedup": self.speedup,
-                "efficiency": self.efficiency,
-                "stage_ms": list(self.stage_ms),
-                "exchange_ms": self.exchange_ms,
-                "exposed_ms": self.exposed_ms,
-                "idle_share": self.idle_share,
-                "split_operators": self.split_operators,
-                "memory_mb": self.memory_mb,
-                "energy_j": self.energy_j,
+                name: list(self.stage_ms) if name == "stage_ms" else getattr(self, name)
+                for name in ESTIMATED_VALUES
             },
             "absent": dict(self.absent),
             "warnings": list(self.warnings),

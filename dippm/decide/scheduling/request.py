@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dippm.base.answer import Answer
 from dippm.base.numbers import show
 from dippm.base.printable import legible, printable
 from dippm.decide.choice import Choice
@@ -18,7 +19,7 @@ DOMAIN = "dippm.io"
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceRequest:
+class ResourceRequest(Answer):
     """One GPU, or one slice of one, for one copy of a model.
 
     Attributes:
@@ -104,6 +105,21 @@ class ResourceRequest:
         }
         return {f"{DOMAIN}/{key}": printable(legible(text)) for key, text in told.items() if text}
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping for every place that was looked at, smallest first."""
+        return [
+            {
+                "name": c.name,
+                "device": c.device.name,
+                "slice": c.mig and c.mig.name,
+                "memory_bound_mb": c.memory_bound_mb,
+                "capacity_mb": c.capacity_mb,
+                "latency_ms": c.prediction and c.prediction.latency_ms,
+                "reason": self.choice.reason(c),
+            }
+            for c in self.choice.contenders
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
         return {
@@ -119,18 +135,7 @@ class ResourceRequest:
             "verify": self.verify,
             "annotations": self.annotations,
             "notes": list(self.notes),
-            "rows": [
-                {
-                    "name": c.name,
-                    "device": c.device.name,
-                    "slice": c.mig and c.mig.name,
-                    "memory_bound_mb": c.memory_bound_mb,
-                    "capacity_mb": c.capacity_mb,
-                    "latency_ms": c.prediction and c.prediction.latency_ms,
-                    "reason": self.choice.reason(c),
-                }
-                for c in self.choice.contenders
-            ],
+            "rows": self.rows(),
             "prediction": self.prediction.to_dict(),
         }
 

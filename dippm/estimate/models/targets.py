@@ -38,6 +38,18 @@ class Estimate:
     value: float
     interval: Interval
 
+    def scaled(self, factor: float, fixed: float = 0.0) -> Estimate:
+        """Return factor · value + fixed, and the same of its interval, for a factor above 0."""
+        low, high = (factor * end + fixed for end in (self.interval.low, self.interval.high))
+        return Estimate(factor * self.value + fixed, Interval(low, high, self.interval.coverage))
+
+    def rate(self, amount: float) -> Estimate | None:
+        """Return amount / value: how much is done in a unit of this time; None of no time."""
+        if self.interval.low <= 0:
+            return None
+        low, high = amount / self.interval.high, amount / self.interval.low
+        return Estimate(amount / self.value, Interval(low, high, self.interval.coverage))
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:

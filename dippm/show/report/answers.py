@@ -1,139 +1,141 @@
-"""The tables of answers that are printed from Python: those of the terminal."""
+"""How each answer looks: what a terminal, a notebook and a page show of it.
+
+To add an answer: a row in `VIEWS`, and the functions that it names.
+"""
 
 from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Sequence
-from functools import singledispatch
+from collections.abc import Iterable, Iterator
 from html import escape
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-
-from dippm.base.numbers import show
 from dippm.base.printable import printable
-from dippm.decide.choice import Contender, Packing
-from dippm.decide.explanation import Difference, Explanation, WhatIf
-from dippm.decide.parallel.estimate import ParallelEstimate
-from dippm.decide.power_sweep import PowerPoint, PowerSweep
-from dippm.estimate.models.targets import Interval
-from dippm.show.report.explanation import difference_table, module_table, what_if_table
-from dippm.show.report.packing import packing_table
-from dippm.show.report.packing import remarks as packing_remarks
-from dippm.show.report.parallel import parallel_table
-from dippm.show.report.shell import listed, table_markup
-from dippm.show.report.sweep import power_table
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.parts import Aside, Part
+from dippm.show.report.shell import listed, note_markup, page, table_markup
+from dippm.show.report.tables import Fitted
 
-DEPTH = 3
-"""Levels of modules that are shown."""
+if TYPE_CHECKING:
+    from dippm.base.answer import Answer
+
+NEWLINE = "\n"
 WIDTH = 100
 """Columns where there is no terminal."""
-ESTIMATES = (Column(""), Column("predicted"), Column("90 % interval"))
-LABELS = {
-    "latency_ms": "latency ms",
-    "samples_per_s": "samples/s",
-    "power_w": "power W",
-    "energy_j": "energy J",
-    "memory_mb": "memory MB",
+
+
+class View(NamedTuple):
+    """How one class of answers looks; functions are "module:function" of `dippm.show.report`.
+
+    Attributes:
+        parts: yields what a terminal shows, first the table that stands for the answer.
+        picture: returns the markup of the picture that answers the page's question.
+        page: returns the whole page, of answers that need more than picture and parts.
+    """
+
+    parts: str
+    picture: str = ""
+    page: str = ""
+
+
+VIEWS = {
+    "BatchSweep": View("sweep:batch_parts", page="sweep_page:batch_page"),
+    "Check": View("check_formats:check_parts", "check_formats:check_bars"),
+    "Choice": View("choice:choice_parts", page="choice_page:choice_page"),
+    "Comparison": View("comparison:comparison_parts", page="html:render_comparison"),
+    "Contender": View("choice:contender_parts"),
+    "Difference": View("explanation:difference_parts", page="explanation_page:difference_page"),
+    "Explanation": View("explanation:explanation_parts", page="explanation_page:explanation_page"),
+    "Exploration": View("exploration:front_parts", page="exploration_page:exploration_page"),
+    "LanguagePrediction": View("language:language_parts", "language:pictures"),
+    "Listing": View("listing:listing_parts", "listing:listing_bars"),
+    "MemoryFit": View("memory_fit:fit_parts", page="memory_fit:fit_page"),
+    "Packing": View("packing:packing_parts", "packing:packing_bars"),
+    "ParallelEstimate": View("parallel:parallel_parts", "parallel:step_bars"),
+    "PowerPoint": View("sweep:point_parts"),
+    "PowerSweep": View("sweep:power_parts", page="sweep_page:power_page"),
+    "Prediction": View("console:prediction_parts", page="html:render_report"),
+    "ResourceRequest": View("request:request_parts", "request:request_bars"),
+    "RunningCost": View("costs:cost_parts", page="costs:cost_page"),
+    "WhatIf": View("explanation:what_if_parts", "explanation_page:what_if_bars"),
 }
 
 
-@singledispatch
-def table_of(answer: Any) -> Fitted:
-    """Return the table of an answer."""
-    raise TypeError(f"no table is known for {type(answer).__name__}")
+def parts_of(answer: Answer, **how: Any) -> Iterator[Part]:
+    """Yield what a terminal shows of an answer, in its order.
+
+    Args:
+        answer: of a class in `VIEWS`.
+        **how: what its command can ask for, such as `depth`; see the function of its view.
+    """
+    yield from _found(_view(answer).parts)(answer, **how)
 
 
-@table_of.register
-def _(answer: Difference) -> Fitted:
-    return difference_table(answer, None)
-
-
-@table_of.register
-def _(answer: Explanation) -> Fitted:
-    return module_table(answer, DEPTH)
-
-
-@table_of.register
-def _(answer: WhatIf) -> Fitted:
-    return what_if_table(answer)
-
-
-@table_of.register
-def _(answer: PowerSweep) -> Fitted:
-    return power_table(answer)
-
-
-@table_of.register
-def _(answer: PowerPoint) -> Fitted:
-    names = ("latency_ms", "power_w", "energy_j")
-    rows = [_estimate(name, getattr(answer, name), answer.intervals[name]) for name in names]
-    title = f" power limit {answer.limit_w:g} W{', estimated' * answer.estimated}"
-    return Fitted(ESTIMATES, rows, title)
-
-
-@table_of.register
-def _(answer: ParallelEstimate) -> Fitted:
-    return parallel_table(answer)
-
-
-@table_of.register
-def _(answer: Packing) -> Fitted:
-    return packing_table(answer)
-
-
-@table_of.register
-def _(answer: Contender) -> Fitted:
-    rows = []
-    for name in ("latency_ms", "samples_per_s", "energy_j", "memory_mb"):
-        found = answer.estimate(name)
-        if found is None:
-            rows.append((LABELS[name], f"not available: {answer.why_absent(name)}", ""))
-        else:
-            rows.append(_estimate(name, found.value, found.interval))
-    most = "none" if answer.largest_batch is None else f"{answer.largest_batch:,}"
-    rows.append(("largest batch", most, f"of {answer.capacity_mb:,} MB"))
-    rows.append(("copies", f"{answer.copies}", "side by side on a GPU"))
-    captions = [f" ! {miss}" for miss in answer.misses]
-    footer = answer.prediction.provenance.checkpoint if answer.prediction else ""
-    title = f" {answer.name} · batch {answer.batch:,}"
-    return Fitted(ESTIMATES, rows, title, "\n".join([*captions, f" {footer}"]))
-
-
-def text(answer: Any) -> str:
+def text_of(answer: Answer) -> str:
     """Return an answer as text, as wide as the terminal."""
+    from rich.console import Console
+
     out = io.StringIO()
     width = shutil.get_terminal_size((WIDTH, 24)).columns
     console = Console(file=out, width=width, highlight=False, emoji=False, color_system=None)
-    console.print(table_of(answer))
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return "\n".join([*lines, *(f" {note}" for note in _notes(answer))])
+    for part in parts_of(answer):
+        if isinstance(part, Fitted):
+            console.print(part)
+        elif isinstance(part, str):
+            out.write(printable(part, keep="\n") + "\n")
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def markup(answer: Any) -> str:
+def markup_of(answer: Answer) -> str:
     """Return an answer as markup of a notebook."""
-    table = table_of(answer)
-    title = f"<p>{escape(printable(table.title.strip()))}</p>" if table.title else ""
-    caption = [line for line in table.caption.split("\n") if line.strip()]
-    return title + table_markup(table) + listed([*caption, *_notes(answer)])
+    return _markup(parts_of(answer), titled=True)
 
 
-def _notes(answer: Any) -> list[str]:
-    """Return what to know before relying on an answer, each once, as printable lines."""
-    if isinstance(answer, Packing):
-        return [printable(remark.strip()) for remark in packing_remarks(answer)]
-    found: Sequence[str] = getattr(answer, "warnings", ())
-    if isinstance(answer, Difference):
-        sides = (answer.before, answer.after)
-        found = [w for side in sides for w in side.prediction.warnings]
-    prediction = getattr(answer, "baseline", None) or getattr(answer, "prediction", None)
-    if not found and prediction is not None:
-        found = prediction.warnings
-    return [f"! {printable(warning)}" for warning in dict.fromkeys(found)]
+def page_of(answer: Answer, **how: Any) -> str:
+    """Return the page of an answer.
+
+    Args:
+        answer: of a class in `VIEWS`.
+        **how: as `parts_of` has it; what a page always shows is not asked for.
+
+    Raises:
+        DippmError: if a library that draws is missing.
+    """
+    view = _view(answer)
+    if view.page:
+        return str(_found(view.page)(answer, **how))
+    parts = list(parts_of(answer, **how))
+    tables = [part for part in parts if isinstance(part, Fitted)]
+    title = next((table.title for table in tables if table.title), "")
+    title = title or getattr(answer, "title", type(answer).__name__)
+    picture = _found(view.picture)(answer) if view.picture else ""
+    return page(title.strip(), picture + _markup(parts), answer.to_dict())
 
 
-def _estimate(name: str, value: float, interval: Interval) -> tuple[str, str, str]:
-    """Return the row of a quantity."""
-    return LABELS[name], show(value), f"{show(interval.low)} – {show(interval.high)}"
+def _markup(parts: Iterable[Part], *, titled: bool = False) -> str:
+    """Return tables, each with its caption, and the lines between them as lists."""
+    body, notes = "", list[str]()
+    for part in parts:
+        if isinstance(part, Fitted):
+            title = part.title.strip() if titled or body else ""
+            body += listed(notes) + (f"<p>{note_markup(title)}</p>" if title else "")
+            body += table_markup(part, typed=True)
+            notes = [line for line in part.caption.split("\n") if line.strip()]
+        elif isinstance(part, str) and "\n" in part:
+            body += f"<pre>{escape(printable(part, keep=NEWLINE))}</pre>"
+        elif isinstance(part, str):
+            notes.append(part)
+    return body + listed(notes)
+
+
+def _view(answer: Answer) -> View:
+    return VIEWS[type(answer).__name__]
+
+
+def _found(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(import_module(f"dippm.show.report.{module}"), function)
+
+
+__all__ = ["Aside", "Part", "markup_of", "page_of", "parts_of", "text_of"]

@@ -16,6 +16,8 @@ from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.decide.budgets import Check, Checked, Finding
 from dippm.decide.budgets.checking import UNITS
+from dippm.show.report.bars import Bar, bars
+from dippm.show.report.parts import Part, warned
 from dippm.show.report.tables import Column, Fitted
 
 RULES = {
@@ -29,6 +31,28 @@ RULES = {
 }
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 NOTHING = "–"
+MOST_PERCENT = 200.0
+"""Of a budget that a bar is drawn to; the text beside it says all."""
+
+
+def check_parts(check: Check) -> Iterator[Part]:
+    """Yield what was checked, and what the reader should know."""
+    yield check_table(check)
+    yield from warned(check.remarks)
+
+
+def check_bars(check: Check) -> str:
+    """Return every number that has a limit as a share of it."""
+    made = []
+    for model in check.models:
+        for found in model.findings:
+            held, limit = found.held, found.limit
+            if isinstance(held, str) or isinstance(limit, str) or held is None or not limit:
+                continue
+            name, percent = f"{model.budget.name} {found.quantity}", 100 * held / limit
+            said = f"{show(percent)} % of {show(limit)} {UNITS.get(found.quantity, '')}"
+            made.append(Bar(name, min(percent, MOST_PERCENT), said.strip(), limit=100.0))
+    return bars(f"of its budget, % (drawn to {MOST_PERCENT:.0f})", made, limit="the budget")
 
 
 def check_table(check: Check) -> Fitted:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dippm.base.numbers import show
+from dippm.base.answer import cell_text
+from dippm.base.numbers import between, show
 from dippm.base.printable import printable
 from dippm.decide.choice import Choice, Contender
 from dippm.estimate.conditions import MAX_BATCH
 from dippm.estimate.models.targets import Estimate
+from dippm.show.report.parts import ESTIMATES, Aside, Part, estimate_row, warned
 from dippm.show.report.tables import Column, Fitted
 
+MOST_ROWS = 12
 MOST_REMARKS = 10
 MOST_NAMED = 4
 LEAST_COST = 1e-3
@@ -22,6 +25,41 @@ LABELS = {
     "cost_per_million": "cost per million",
     "carbon_per_million_g": "g CO2 per million",
 }
+
+
+def choice_parts(choice: Choice, *, top: int = MOST_ROWS, slices: bool = False) -> Iterator[Part]:
+    """Yield the ranking, what stands out, and what checks the best place.
+
+    Args:
+        choice: of `choose` or `smallest_slice`.
+        top: rows of the ranking.
+        slices: list the slices of a GPU by size instead, and say which to take.
+    """
+    yield slice_table(choice) if slices else choice_table(choice, top)
+    said = remarks(choice, len(choice.contenders) if slices else top)
+    for remark in (*(advice(choice) if slices else ()), *said):
+        yield Aside(remark) if remark.startswith(" !") else remark
+    if choice.best is not None and choice.best.prediction is not None:
+        yield choice.best.prediction
+
+
+def contender_parts(c: Contender) -> Iterator[Part]:
+    """Yield one place: what it is estimated to take, or why that is not known."""
+    labels = ("latency ms", "samples/s", "energy J", "memory MB")
+    names = ("latency_ms", "samples_per_s", "energy_j", "memory_mb")
+    rows = []
+    for label, name in zip(labels, names, strict=True):
+        found = c.estimate(name)
+        absent = (label, f"not available: {c.why_absent(name)}", "")
+        rows.append(absent if found is None else estimate_row(label, found))
+    most = "none" if c.largest_batch is None else f"{c.largest_batch:,}"
+    rows.append(("largest batch", most, f"of {c.capacity_mb:,} MB"))
+    rows.append(("copies", f"{c.copies}", "side by side on a GPU"))
+    lines = [f" ! {miss}" for miss in c.misses]
+    lines.append(f" {c.prediction.provenance.checkpoint if c.prediction else ''}")
+    yield Fitted(ESTIMATES, rows, f" {c.name} · batch {c.batch:,}", "\n".join(lines))
+    if c.prediction is not None:
+        yield from warned(c.prediction.warnings)
 
 
 def choice_table(choice: Choice, most: int) -> Fitted:
@@ -196,10 +234,8 @@ def _first_few(names: Sequence[str]) -> str:
 
 
 def _value(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else show(estimate.value)
+    return cell_text(estimate and estimate.value)
 
 
 def _between(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return ""
-    return f"{show(estimate.interval.low)} – {show(estimate.interval.high)}"
+    return between(estimate.interval.low, estimate.interval.high) if estimate else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from math import log
-from pathlib import Path
 from typing import Any
 
 from dippm.base.numbers import show
@@ -21,7 +20,6 @@ from dippm.show.report.choice import (
     remarks,
     slice_table,
 )
-from dippm.show.report.files import write_text
 from dippm.show.report.plotted import drawn, log_ticks, require_libraries, script, sized
 from dippm.show.report.shell import listed, page, table_markup
 
@@ -32,22 +30,21 @@ SIDES = ("top right", "bottom right", "top left", "bottom left")
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
 
 
-def write_choice_page(path: Path, choice: Choice) -> None:
-    """Write the page of a choice: of slices by size what each holds, else the front.
+def choice_page(choice: Choice, **_: Any) -> str:
+    """Return the page of a choice: of slices by size what each holds, else the front.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
+        ReportNotInstalledError: if plotly or jinja2 is missing.
     """
     everything = len(choice.contenders)
     notes = listed(remarks(choice, everything))
     if choice.by == "size":
         said = listed(advice(choice))
         body = said + slice_bars(choice) + table_markup(slice_table(choice)) + notes
-        write_text(path, page(choice.title, body, choice.to_dict()))
-        return
+        return page(choice.title, body, choice.to_dict())
     plot = drawn(front_figure(choice), "choice")
     table = table_markup(choice_table(choice, everything), name="ranking")
-    write_text(path, page(choice.title, plot + notes + table, choice.to_dict(), script=script()))
+    return page(choice.title, plot + notes + table, choice.to_dict(), script=script())
 
 
 def slice_bars(choice: Choice) -> str:

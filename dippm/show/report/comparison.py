@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dippm.base.numbers import show
+from dippm.base.answer import cell_text
+from dippm.base.numbers import between
 from dippm.base.printable import printable
-from dippm.estimate.comparison import Comparison, between
+from dippm.estimate.comparison import Comparison
 from dippm.estimate.prediction import LABELS
+from dippm.show.report.parts import Aside, Part
 from dippm.show.report.tables import Column, Fitted
 
 HEADS = {
@@ -25,6 +27,14 @@ RANKS = {"power_w": 4, "energy_j": 3, "mig": 1}
 INTERVALS = {"memory_mb": ("memory 90 %", 5), "latency_ms": ("latency 90 %", 2)}
 """Header and rank of the intervals that a terminal shows; pages and files have all."""
 MOST_REMARKS = 20
+
+
+def comparison_parts(comparison: Comparison) -> Iterator[Part]:
+    """Yield the predictions, what failed, warnings, and what checks the first one."""
+    if comparison.predictions:
+        yield comparison_table(comparison)
+    yield from map(Aside, remarks(comparison))
+    yield from comparison.predictions[:1]
 
 
 def comparison_table(comparison: Comparison) -> Fitted:
@@ -45,9 +55,9 @@ def comparison_table(comparison: Comparison) -> Fitted:
         columns,
         [
             [
-                *(_cell(row[n]) for n in varies),
+                *(cell_text(row[n]) for n in varies),
                 *(text for n in targets for text in _cells(row, n)),
-                *(_cell(row[n]) for n in (*fit, "mig")),
+                *(cell_text(row[n]) for n in (*fit, "mig")),
             ]
             for row in rows
         ],
@@ -88,12 +98,5 @@ def _indented(text: str) -> str:
 
 def _cells(row: Mapping[str, Any], target: str) -> list[str]:
     """Return a value and, if it is shown, its interval."""
-    return [_cell(row[target]), *[between(row, target)] * (target in INTERVALS)]
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return show(value) if isinstance(value, float) else str(value)
+    ends = between(row[f"{target}_low"], row[f"{target}_high"])
+    return [cell_text(row[target]), *[ends] * (target in INTERVALS)]

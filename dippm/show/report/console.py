@@ -22,11 +22,13 @@ from dippm.show.report.tables import OPERATOR_COLUMNS, Column, Fitted
 
 if TYPE_CHECKING:  # a table of runs shall not load what reads models
     from dippm.devices import Device, HostMachine
+    from dippm.estimate.epoch import Epoch
     from dippm.estimate.module_tree import ModuleCost
     from dippm.estimate.prediction import Prediction
     from dippm.estimate.pretrained.store import CheckpointInfo
     from dippm.model.graph import ModelGraph
     from dippm.show.report.health import Finding
+    from dippm.show.report.parts import Part
 
 PIPE_WIDTH = 10_000
 DELIVERABLE, DELIVERABLE_IS = "D3.5", "the report of MAELSTROM that describes DIPPM's first network"
@@ -89,6 +91,25 @@ def _folded(line: str, width: int) -> list[str]:
         replace_whitespace=False,
         break_on_hyphens=False,
     )
+
+
+def prediction_parts(
+    prediction: Prediction,
+    *,
+    epoch: Epoch | None = None,
+    tree: bool = False,
+    depth: int = 3,
+    operators: int = 0,
+) -> Iterator[Part]:
+    """Yield the values, then what was asked for beside them, and what checks them."""
+    yield str(prediction)
+    if epoch is not None:
+        yield f" {epoch}"
+    if tree:
+        yield tree_table(prediction.tree, depth)
+    if operators:
+        yield operator_table(prediction, operators)
+    yield prediction
 
 
 def operator_table(prediction: Prediction, count: int) -> Fitted:

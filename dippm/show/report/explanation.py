@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from dippm.base.answer import cell_text
 from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.decide.explanation import Difference, Explanation, WhatIf
 from dippm.decide.explanation.changes import LABELS
 from dippm.decide.explanation.explanation import ATTRIBUTION, OperatorRow
 from dippm.decide.explanation.parts import PARTS
+from dippm.show.report.parts import Part, warned
 from dippm.show.report.tables import OPERATOR_COLUMNS, Column, Fitted
 
 SHORTEST_SHARE = 1e-6
 """Of the whole; less is shown as 0."""
 SHORTEST_PERCENT = 0.0005
 ROWS = 15
+DEPTH = 3
+"""Levels of modules that are shown, unless somebody says how many."""
 SELDOM = ("optimizer", "input copy")
 """Parts that are left out where there is nothing of them."""
+
+
+def explanation_parts(
+    explanation: Explanation, *, depth: int = DEPTH, operators: int = 0
+) -> Iterator[Part]:
+    """Yield the modules down to a depth, the costliest operators, warnings, and what checks it."""
+    yield module_table(explanation, depth)
+    if operators:
+        yield explained_table(explanation, operators)
+    yield from warned(explanation.prediction.warnings)
+    yield explanation.prediction
+
+
+def difference_parts(
+    difference: Difference, *, depth: int | None = None, rows: int = ROWS
+) -> Iterator[Part]:
+    """Yield where the time went, warnings, and what checks either side."""
+    sides = [side.prediction for side in (difference.before, difference.after)]
+    yield difference_table(difference, depth, rows)
+    yield from warned(warning for side in sides for warning in side.warnings)
+    yield from sides
+
+
+def what_if_parts(found: WhatIf) -> Iterator[Part]:
+    """Yield the changes, warnings, and what checks the prediction as asked."""
+    yield what_if_table(found)
+    yield from warned(found.baseline.warnings)
+    yield found.baseline
 
 
 def module_table(explanation: Explanation, depth: int) -> Fitted:
@@ -101,7 +135,7 @@ def difference_table(difference: Difference, depth: int | None, most: int = ROWS
             _change(row.before_ms, row.after_ms, whole),
             _share(row.change_ms, before),
         )
-        for row in difference.rows(depth, most)
+        for row in difference.changes(depth, most)
         if max(abs(row.before_ms), abs(row.after_ms)) >= SHORTEST_SHARE * whole
     ]
     change = _change(before, after, whole)
@@ -137,18 +171,18 @@ def what_if_table(found: WhatIf) -> Fitted:
     )
     base = found.baseline
     rows: list[tuple[str, ...]] = [
-        ("as asked", _number(base.latency_ms), "", _number(base.energy_j), "",
-         _number(base.memory_mb), "predicted")
+        ("as asked", cell_text(base.latency_ms), "", cell_text(base.energy_j), "",
+         cell_text(base.memory_mb), "predicted")
     ]  # fmt: skip
     for row in found.rows():
         rows.append(
             (
                 row["change"],
-                _number(row["latency_ms"]),
+                cell_text(row["latency_ms"]),
                 _ratio(row["time_ratio"]),
-                _number(row["energy_j"]),
+                cell_text(row["energy_j"]),
                 _ratio(row["energy_ratio"]),
-                _number(row["memory_mb"]),
+                cell_text(row["memory_mb"]),
                 row["label"] if row["reason"] is None else "absent: " + printable(row["reason"]),
             )
         )
@@ -228,10 +262,6 @@ def _share(change_ms: float, before_ms: float) -> str:
     """Return a change as a share of the time before; "" where that rounds to nothing."""
     share = change_ms / before_ms if before_ms else 0.0
     return _percent(share, "+") if abs(share) >= SHORTEST_PERCENT else ""
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else show(value)
 
 
 def _ratio(value: float | None) -> str:

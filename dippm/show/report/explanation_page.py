@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from math import log10
-from pathlib import Path
 from typing import Any
 
 from dippm.base.numbers import show
@@ -23,9 +22,7 @@ from dippm.show.report.explanation import (
     difference_title,
     explained_table,
     module_table,
-    what_if_table,
 )
-from dippm.show.report.files import write_text
 from dippm.show.report.html import answer_markup
 from dippm.show.report.plotted import drawn, log_ticks, require_libraries, script, sized
 from dippm.show.report.shell import listed, page, table_markup
@@ -36,11 +33,11 @@ SHOWN_OPS = 9
 """Kinds of operators with a colour of their own."""
 
 
-def write_explanation(path: Path, explanation: Explanation) -> None:
-    """Write the page of an explanation: flame chart, roofline plot, tables.
+def explanation_page(explanation: Explanation, **_: Any) -> str:
+    """Return the page of an explanation: flame chart, roofline plot, tables.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
+        ReportNotInstalledError: if plotly or jinja2 is missing.
     """
     require_libraries()
     plots = {"flame": flame_figure(explanation), "roofline": roofline_figure(explanation)}
@@ -67,14 +64,18 @@ def write_explanation(path: Path, explanation: Explanation) -> None:
         + f"<h2>By operator</h2>{table_markup(operators)}"
     )
     title = f"{explanation.prediction.title} · explained"
-    write_text(path, page(title, body, explanation.to_dict(), script=script()))
+    return page(title, body, explanation.to_dict(), script=script())
 
 
-def write_difference(path: Path, difference: Difference, depth: int | None = None) -> None:
-    """Write the page of a difference: a waterfall and its table.
+def difference_page(difference: Difference, *, depth: int | None = None, **_: Any) -> str:
+    """Return the page of a difference: a waterfall and its table.
+
+    Args:
+        difference: of two explanations.
+        depth: names of a module's path that are kept; None keeps all.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
+        ReportNotInstalledError: if plotly or jinja2 is missing.
     """
     require_libraries()
     table = difference_table(difference, depth, ROWS)
@@ -84,26 +85,19 @@ def write_difference(path: Path, difference: Difference, depth: int | None = Non
         + listed(table.caption.split("\n"))
     )
     title = f"{difference_title(difference)} · difference"
-    write_text(path, page(title, body, difference.to_dict(depth), script=script()))
+    return page(title, body, difference.to_dict(depth), script=script())
 
 
-def write_what_if(path: Path, found: WhatIf) -> None:
-    """Write the page of what changes would make of a model: the time after each, and its table.
-
-    Raises:
-        DippmError: if the file cannot be written.
-    """
-    table, base = what_if_table(found), found.baseline
-    made = [Bar("as asked", base.latency_ms, _said(base.latency_ms), limit=base.latency_ms)]
+def what_if_bars(found: WhatIf) -> str:
+    """Return the time of a batch after each change, beside the time as asked."""
+    base = found.baseline.latency_ms
+    made = [Bar("as asked", base, _said(base), limit=base)]
     made += [
-        Bar(row["change"], row["latency_ms"], _said(row["latency_ms"]), limit=base.latency_ms)
+        Bar(row["change"], row["latency_ms"], _said(row["latency_ms"]), limit=base)
         for row in found.rows()
         if row["reason"] is None
     ]
-    body = bars("time of a batch, ms", made, limit="as asked") + table_markup(table)
-    notes = [f"! {warning}" for warning in base.warnings]
-    body += listed([*table.caption.split("\n"), *notes])
-    write_text(path, page(f"{base.title} · what if", body, found.to_dict()))
+    return bars("time of a batch, ms", made, limit="as asked")
 
 
 def _said(time_ms: float | None) -> str:
@@ -177,7 +171,7 @@ def waterfall_figure(difference: Difference, depth: int | None = None) -> Any:
     """Return how one latency becomes the other; the bars between them sum to the difference."""
     import plotly.graph_objects as go
 
-    rows = difference.rows(depth, ROWS)
+    rows = difference.changes(depth, ROWS)
     names = ["before", *(printable(row.what) for row in rows), "after"]
     changes = [row.change_ms for row in rows]
     figure = go.Figure(

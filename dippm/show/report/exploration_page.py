@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.base.numbers import show
 from dippm.base.printable import json_text, printable
 from dippm.decide.exploration.axes import Axis, Choices
-from dippm.show.report.files import write_text
 from dippm.show.report.plotted import drawn, render, require_libraries, sized
 from dippm.show.report.shell import listed
 
@@ -24,16 +22,7 @@ DRAWN, LISTED = 20_000, 2_000
 """At most so many designs beside the front are drawn, and listed: a page has to open."""
 
 
-def write_exploration_page(path: Path, found: Exploration) -> None:
-    """Write the page of a search.
-
-    Raises:
-        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
-    """
-    write_text(path, exploration_page(found))
-
-
-def exploration_page(found: Exploration) -> str:
+def exploration_page(found: Exploration, **_: Any) -> str:
     """Return the page as text; it needs no network and no other file.
 
     Raises:

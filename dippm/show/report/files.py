@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 
 from dippm.base import files
 from dippm.errors import DippmError
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: str | PathLike[str], text: str) -> None:
     """Write a file.
 
     Raises:
         DippmError: if the file cannot be written.
     """
-    path = files.expanded(path)
+    file = Path(files.expanded(path))
     try:
-        path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DippmError(f"cannot write {path}: {reason}", "Choose another place.") from (error)
+        file.write_text(text, encoding="utf-8", errors="surrogateescape")
+    except (OSError, ValueError) as error:  # a value: a path with a zero byte
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DippmError(f"cannot write {file}: {reason}", "Choose another place.") from error

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dippm.base.numbers import show
 from dippm.estimate.models.targets import MemoryParts
 from dippm.estimate.module_tree import MAX_DEPTH
 from dippm.show.report.bars import Bar, bars
 from dippm.show.report.comparison import comparison_table, remarks, where_they_differ
-from dippm.show.report.files import write_text
-from dippm.show.report.shell import listed, page, table_markup, with_code
+from dippm.show.report.shell import listed, note_markup, page, table_markup, with_code
 
 if TYPE_CHECKING:
     from dippm.estimate.comparison import Comparison
+    from dippm.estimate.epoch import Epoch
     from dippm.estimate.prediction import Prediction
 
 MOST_KINDS = 12
@@ -30,29 +29,16 @@ MEMORY_PARTS = {
 }
 
 
-def write_report(path: Path, prediction: Prediction) -> None:
-    """Write the page; it needs no network and no other file.
+def render_report(prediction: Prediction, *, epoch: Epoch | None = None, **_: Any) -> str:
+    """Return the page of a prediction as text.
 
-    Raises:
-        DippmError: if the file cannot be written.
+    Args:
+        prediction: with or without a table of operators.
+        epoch: what going over a data set costs; None says nothing of it.
     """
-    write_text(path, render_report(prediction))
-
-
-def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write the page of a comparison, failures and warnings included.
-
-    Raises:
-        DippmError: if the file cannot be written.
-    """
-    write_text(path, render_comparison(comparison))
-
-
-def render_report(prediction: Prediction) -> str:
-    """Return the page of a prediction as text."""
     from dippm.show.report.console import operator_table, tree_table
 
-    body = answer_markup(prediction)
+    body = answer_markup(prediction) + (f"<p>{note_markup(str(epoch))}</p>" if epoch else "")
     body += memory_bars(prediction) + time_bars(prediction)
     tree = tree_table(prediction.tree, MAX_DEPTH)
     body += f"<h2>By module</h2>{table_markup(tree, typed=True)}"
@@ -71,9 +57,9 @@ def render_comparison(comparison: Comparison) -> str:
     body = ""
     if comparison.predictions:
         table = comparison_table(comparison)
-        body = f"<p>{table.title.strip()}</p>" if table.title.strip() else ""
+        body = f"<p>{note_markup(table.title.strip())}</p>" if table.title.strip() else ""
         body += latency_bars(comparison) + capacity_bars(comparison) + table_markup(table)
-        body += f"<small>{table.caption.strip()}</small>"
+        body += f"<small>{note_markup(table.caption.strip())}</small>"
     return page(title, body + listed(remarks(comparison)), comparison.rows())
 
 
@@ -82,22 +68,29 @@ def answer_markup(prediction: Prediction) -> str:
     return f'<div class="wide">{with_code(prediction.answer_html(titled=False))}</div>'
 
 
-def memory_bars(prediction: Prediction) -> str:
-    """Return what the memory consists of, held against what the GPU or slice has."""
+def memory_bars(prediction: Prediction, room_mb: float | None = None) -> str:
+    """Return what the memory consists of, held against what the GPU or slice has.
+
+    Args:
+        prediction: of the memory.
+        room_mb: memory that may be taken, in MB; None is all of it.
+    """
     if prediction.memory_mb is None:
         return ""
     c = prediction.conditions
-    place, capacity_mb = (c.mig or c.device).name, (c.mig or c.device).memory_mb
+    place, capacity_mb = (c.mig or c.device).name, room_mb or c.capacity_mb
     parts = prediction.memory_parts
     bar = Bar(
         "predicted",
         prediction.memory_mb,
-        f"{show(prediction.memory_mb)} of {capacity_mb:,}",
+        f"{show(prediction.memory_mb)} of {capacity_mb:,.0f}",
         prediction.intervals.get("memory_mb"),
         float(capacity_mb),
         memory_parts(parts) if parts is not None else (),
     )
-    return bars("memory, MB", [bar], limit=f"{place} has {capacity_mb:,} MB")
+    has = f"{place} has {capacity_mb:,.0f} MB"
+    has = has if room_mb is None else f"{room_mb:,.0f} MB of {place} may be taken"
+    return bars("memory, MB", [bar], limit=has)
 
 
 def memory_parts(parts: MemoryParts) -> tuple[tuple[str, float], ...]:

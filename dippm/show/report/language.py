@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 from dippm.base.numbers import show
-from dippm.decide.language.answer import HEADER, LanguagePrediction
+from dippm.decide.language.answer import HEADER, UNVERIFIED, LanguagePrediction
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.files import write_text
-from dippm.show.report.shell import listed, page, table_markup
+from dippm.show.report.parts import Part, warned
 from dippm.show.report.tables import Column, Fitted
 
 RANKS = {"90 % interval": 2, "J/token": 1}
 
 
+def language_parts(found: LanguagePrediction) -> Iterator[Part]:
+    """Yield a request, a decode step by context, and warnings."""
+    yield figures_table(found)
+    yield steps_table(found)
+    yield from warned(found.warnings)
+    yield f" verify        no command: {UNVERIFIED}"
+
+
 def figures_table(found: LanguagePrediction) -> Fitted:
     """Return what a request costs in all."""
     columns = (Column(""), Column("predicted"), Column("", folds=True, rank=1))
-    return Fitted(columns, list(found.rows()), " " + found.title)
+    return Fitted(columns, list(found.figures()), " " + found.title)
 
 
 def steps_table(found: LanguagePrediction) -> Fitted:
@@ -27,19 +34,6 @@ def steps_table(found: LanguagePrediction) -> Fitted:
     if not all(step.fits for step in found.steps):
         caption = f" ! may not fit {found.setting.conditions.device.name}\n{caption}"
     return Fitted(columns, found.table(), " one token for each sequence", caption)
-
-
-def write_language_page(path: Path, found: LanguagePrediction) -> None:
-    """Write a page that needs no network and no other file.
-
-    Raises:
-        DippmError: if the file cannot be written.
-    """
-    figures, steps = figures_table(found), steps_table(found)
-    body = table_markup(figures) + pictures(found) + "<h2>One token for each sequence</h2>"
-    body += table_markup(steps) + listed(f"! {warning}" for warning in found.warnings)
-    body += f"<small>{found.footer}</small>"
-    write_text(path, page(found.title, body, found.to_dict()))
 
 
 def pictures(found: LanguagePrediction) -> str:

@@ -7,9 +7,44 @@ from collections.abc import Iterator
 from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.decide.choice import Packed, Packing
+from dippm.show.report.bars import Bar, bars
+from dippm.show.report.parts import Aside, Part
 from dippm.show.report.tables import Column, Fitted
 
 MOST_WARNINGS = 10
+
+
+def packing_parts(packing: Packing) -> Iterator[Part]:
+    """Yield the models, what is left of the GPU, and warnings."""
+    yield packing_table(packing)
+    for remark in remarks(packing):
+        yield Aside(remark) if remark.startswith(" !") else remark
+
+
+def packing_bars(packing: Packing) -> str:
+    """Return who gets which memory slices, and what each model needs of its slice."""
+    placed = sorted(
+        ((m, m.placement, m.contender) for m in packing.placed if m.placement and m.contender),
+        key=lambda found: found[1].start,
+    )
+    parts = [(f"{m.source} ({at.profile})", float(at.size)) for m, at, _ in placed]
+    all_, free = packing.device.memory_slices, packing.free_memory_slices
+    gpu = Bar(packing.device.name, float(all_ - free), f"{free} of {all_} free",
+              limit=float(all_), parts=tuple(parts))  # fmt: skip
+    needed = [
+        Bar(
+            f"{m.source} on {at.profile}",
+            found.value,
+            f"up to {show(c.memory_bound_mb or found.value)} of {c.capacity_mb:,}",
+            found.interval,
+            float(c.capacity_mb),
+        )
+        for m, at, c in placed
+        if (found := c.estimate("memory_mb")) is not None
+    ]
+    return bars("memory slices of the GPU", [gpu], limit="all of them") + bars(
+        "memory of each model, MB", needed, limit="what its slice has"
+    )
 
 
 def packing_table(packing: Packing) -> Fitted:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
+from dippm.base.answer import cell_text
 from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.decide.parallel.estimate import ParallelEstimate
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.files import write_text
-from dippm.show.report.shell import listed, page, table_markup
+from dippm.show.report.parts import Part, warned
 from dippm.show.report.tables import Column, Fitted
+
+
+def parallel_parts(found: ParallelEstimate) -> Iterator[Part]:
+    """Yield one GPU beside all of them, warnings, and what checks the one."""
+    yield parallel_table(found)
+    yield from warned(found.warnings)
+    yield found.prediction
 
 
 def parallel_table(found: ParallelEstimate) -> Fitted:
@@ -27,8 +34,8 @@ def parallel_table(found: ParallelEstimate) -> Fitted:
         ("exchange ms", "–", show(found.exchange_ms)),
         ("  waited for ms", "–", show(found.exposed_ms)),
         ("idle in the pipeline", "–", f"{found.idle_share:.1%}"),
-        ("memory of a GPU MB", _number(one.memory_mb), _number(found.memory_mb)),
-        ("energy of a step J", _number(one.energy_j), _number(found.energy_j)),
+        ("memory of a GPU MB", cell_text(one.memory_mb), cell_text(found.memory_mb)),
+        ("energy of a step J", cell_text(one.energy_j), cell_text(found.energy_j)),
     ]
     notes = [one.footer]
     kernels = len({cost.node for cost in one.operators} - {None})
@@ -43,13 +50,9 @@ def parallel_table(found: ParallelEstimate) -> Fitted:
     )
 
 
-def write_parallel_page(path: Path, found: ParallelEstimate) -> None:
-    """Write the page of an estimate: one GPU beside all of them.
-
-    Raises:
-        DippmError: if the file cannot be written.
-    """
-    one, table = found.prediction, parallel_table(found)
+def step_bars(found: ParallelEstimate) -> str:
+    """Return a step and the memory of one GPU beside those of all."""
+    one = found.prediction
     assert one.latency_ms is not None
     interval = one.intervals.get("latency_ms")
     steps = [Bar("one GPU, predicted", one.latency_ms, f"{show(one.latency_ms)} ms", interval)]
@@ -61,13 +64,9 @@ def write_parallel_page(path: Path, found: ParallelEstimate) -> None:
         for name, value in (("one GPU", one.memory_mb), ("each of all", found.memory_mb))
         if value is not None
     ]
-    body = (
-        bars("a step, ms", steps)
-        + bars("memory of a GPU, MB", memory, limit=f"it has {capacity_mb:,.0f} MB")
-        + table_markup(table, typed=True)
-        + listed([*table.caption.split("\n"), *(f"! {warning}" for warning in found.warnings)])
+    return bars("a step, ms", steps) + bars(
+        "memory of a GPU, MB", memory, limit=f"it has {capacity_mb:,.0f} MB"
     )
-    write_text(path, page(parallel_title(found), body, found.to_dict()))
 
 
 def parallel_title(found: ParallelEstimate) -> str:
@@ -81,7 +80,3 @@ def parallel_title(found: ParallelEstimate) -> str:
         parts.append(f"{plan.micro_batches} micro-batches")
     parts += ["one process"] * plan.one_process
     return printable(" · ".join(parts))
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else show(value)

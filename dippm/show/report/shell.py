@@ -18,41 +18,49 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 STYLE = """
+:root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --faint: #555; --line: #ddd;
+  --track: #f1f4f8; --alarm: #a3152c }
+@media (prefers-color-scheme: dark) { :root { --ink: #dfe5ec; --paper: #14181e; --faint: #a3adb9;
+  --line: #38414c; --track: #262e38; --alarm: #ff8a97 } }
 *, ::before { box-sizing: border-box }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1c2430; background: #fff; overflow-wrap: break-word }
+  color: var(--ink); background: var(--paper); overflow-wrap: break-word }
 h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere } h2 { margin-top: 2.5rem }
 .wide { overflow-x: auto; max-width: 100%; margin: 1rem 0 }
-table { border-collapse: collapse } caption { text-align: left; caption-side: bottom; color: #555 }
+table { border-collapse: collapse }
+caption { text-align: left; caption-side: bottom; color: var(--faint) }
 th, td { text-align: left; vertical-align: top; padding: .2rem .6rem;
-  border-bottom: 1px solid #ddd; overflow-wrap: normal }
+  border-bottom: 1px solid var(--line); overflow-wrap: normal }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 td.typed { white-space: pre } td.words { min-width: 12rem } td.name { min-width: 8rem }
-nav a { margin-right: 1rem } small, .absent { color: #555 } pre { white-space: pre-wrap }
-ul.notes { padding-left: 1.2rem } li.warning::marker { content: "! "; color: #a3152c }
-table.designs { font-size: 13px } table.designs tbody tr:hover { background: #eef3fa }
+nav a { margin-right: 1rem } small, .absent { color: var(--faint) } pre { white-space: pre-wrap }
+ul.notes { padding-left: 1.2rem } li.warning::marker { content: "! "; color: var(--alarm) }
+table.designs { font-size: 13px } table.designs tbody tr:hover { background: var(--track) }
 table.designs th { cursor: pointer; white-space: nowrap }
-.js-plotly-plot, .plotly-graph-div { max-width: 100%; overflow: hidden }
+.js-plotly-plot, .plotly-graph-div { max-width: 100%; overflow: hidden; color: #1c2430;
+  background: #fff; color-scheme: light }
 figure.bars { margin: 1.5rem 0; font-variant-numeric: tabular-nums }
 .bars figcaption { font-weight: 600; margin-bottom: .3rem }
 .bars .row { display: grid; grid-template-columns: minmax(6rem, 16rem) 1fr minmax(6rem, 13rem);
   gap: 0 .8rem; align-items: center; padding: .15rem 0 }
-.bars .name { overflow-wrap: anywhere } .bars .said { color: #555; font-size: .9em }
-.bars .track { position: relative; height: 1.1rem; background: #f1f4f8 }
+.bars .name { overflow-wrap: anywhere } .bars .said { color: var(--faint); font-size: .9em }
+.bars .track { position: relative; height: 1.1rem; background: var(--track) }
 .bars .track > * { position: absolute; top: 0; bottom: 0 }
 .bars .part { top: .15rem; bottom: .15rem }
-.bars .between { top: calc(50% - 1px); bottom: auto; height: 2px; background: #1c2430 }
+.bars .between { top: calc(50% - 1px); bottom: auto; height: 2px; background: var(--ink) }
 .bars .between::before, .bars .between::after { content: ""; position: absolute; top: -3px;
-  height: 8px; border-left: 2px solid #1c2430 }
+  height: 8px; border-left: 2px solid var(--ink) }
 .bars .between::after { right: 0 }
-.bars .limit { border-left: 2px dashed #a3152c; top: -.15rem; bottom: -.15rem }
-.bars .axis { color: #555; font-size: .85em; align-items: start }
+.bars .limit { border-left: 2px dashed var(--alarm); top: -.15rem; bottom: -.15rem }
+.bars .axis { color: var(--faint); font-size: .85em; align-items: start }
 .bars .axis .track { background: none }
 .bars .tick { transform: translateX(-50%); white-space: nowrap }
 .bars .tick:first-child { transform: none } .bars .tick:last-child { transform: translateX(-100%) }
-.legend { color: #555; font-size: .9em } .legend span { margin-right: 1rem; white-space: nowrap }
+.legend { color: var(--faint); font-size: .9em }
+.legend span { margin-right: 1rem; white-space: nowrap }
 .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .3em }
-.legend i.limit { width: 0; border-left: 2px dashed #a3152c; height: 1em; vertical-align: -.15em }
+.legend i.limit { width: 0; border-left: 2px dashed var(--alarm); height: 1em;
+  vertical-align: -.15em }
 @media (max-width: 40rem) {
   body { margin: 1rem auto; padding: 0 .75rem } th, td { padding: .2rem .5rem }
   .bars .row { grid-template-columns: 1fr auto; padding: .3rem 0 }

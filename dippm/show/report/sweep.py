@@ -4,15 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dippm.base.numbers import show
+from dippm.base.answer import cell_text
+from dippm.base.numbers import between, show
 from dippm.base.printable import printable
 from dippm.decide.batch_sweep import BatchSweep, Place
-from dippm.decide.power_sweep import PowerSweep
+from dippm.decide.power_sweep import PowerPoint, PowerSweep
 from dippm.estimate.conditions import MAX_BATCH
+from dippm.estimate.models.targets import Estimate
+from dippm.show.report.comparison import remarks
+from dippm.show.report.parts import ESTIMATES, Aside, Part, estimate_row, warned
 from dippm.show.report.tables import Column, Fitted
 
 BAR = 16
 EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def batch_parts(sweep: BatchSweep) -> Iterator[Part]:
+    """Yield the batches, what fits where, warnings, and what checks the first one."""
+    yield batch_table(sweep)
+    yield from fitting(sweep)
+    yield from map(Aside, remarks(sweep.comparison()))
+    yield sweep.predictions[0]
+
+
+def power_parts(sweep: PowerSweep) -> Iterator[Part]:
+    """Yield the limits, warnings, and what checks the prediction."""
+    yield power_table(sweep)
+    yield from warned(sweep.warnings)
+    yield sweep.prediction
+
+
+def point_parts(point: PowerPoint) -> Iterator[Part]:
+    """Yield one limit."""
+    labels = {"latency_ms": "latency ms", "power_w": "power W", "energy_j": "energy J"}
+    rows = [
+        estimate_row(label, Estimate(getattr(point, name), point.intervals[name]))
+        for name, label in labels.items()
+    ]
+    yield Fitted(
+        ESTIMATES, rows, f" power limit {point.limit_w:g} W{', estimated' * point.estimated}"
+    )
 
 
 def batch_table(sweep: BatchSweep) -> Fitted:
@@ -32,12 +63,12 @@ def batch_table(sweep: BatchSweep) -> Fitted:
     cells = [
         (
             f"{row['batch']:,}",
-            _number(row["latency_ms"]),
-            _between(row["latency_ms_low"], row["latency_ms_high"]),
-            _number(row["samples_per_s"]),
+            cell_text(row["latency_ms"]),
+            between(row["latency_ms_low"], row["latency_ms_high"]),
+            cell_text(row["samples_per_s"]),
             bar(row["samples_per_s"] or 0, fastest),
-            _number(row["memory_mb"]) + ("" if row["fits"] is not False else " !"),
-            _number(row["energy_j"]),
+            cell_text(row["memory_mb"]) + ("" if row["fits"] is not False else " !"),
+            cell_text(row["energy_j"]),
             row["mig"] or "–",
         )
         for row in rows
@@ -75,7 +106,7 @@ def power_table(sweep: PowerSweep) -> Fitted:
         (
             f"{point.limit_w:g}",
             show(point.latency_ms),
-            _between(point.intervals["latency_ms"].low, point.intervals["latency_ms"].high),
+            between(point.intervals["latency_ms"].low, point.intervals["latency_ms"].high),
             show(point.power_w),
             show(point.energy_j) + (" *" if point is sweep.thriftiest else ""),
             bar(point.energy_j, most),
@@ -97,11 +128,3 @@ def _largest(place: Place) -> str:
     if place.largest_batch is None:
         return "none"
     return f"{place.largest_batch:,}" + (" or more" if place.largest_batch == MAX_BATCH else "")
-
-
-def _between(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{show(low)} – {show(high)}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else show(value)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
-from dippm.decide.batch_sweep import BatchSweep, Place, samples_per_s
+from dippm.decide.batch_sweep import BatchSweep, Place
 from dippm.decide.power_sweep import PowerSweep
-from dippm.show.report.files import write_text
+from dippm.estimate.models.targets import Estimate
 from dippm.show.report.plotted import drawn, log_ticks, require_libraries, script, sized
 from dippm.show.report.shell import listed, page, table_markup
 from dippm.show.report.sweep import batch_table, fitting, power_table
@@ -19,16 +18,15 @@ BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
 BAND = "rgba(59, 111, 182, 0.18)"
 
 
-def write_batch_page(path: Path, sweep: BatchSweep) -> None:
-    """Write the page of a batch sweep.
+def batch_page(sweep: BatchSweep) -> str:
+    """Return the page of a batch sweep.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
+        ReportNotInstalledError: if plotly or jinja2 is missing.
     """
     notes = [*fitting(sweep), *(f"! {warning}" for warning in sweep.to_dict()["warnings"])]
-    _write(
-        path, f"{sweep.title} · batch sweep", batch_figure(sweep), sweep, notes, batch_table(sweep)
-    )
+    title = f"{sweep.title} · batch sweep"
+    return _page(title, batch_figure(sweep), sweep, notes, batch_table(sweep))
 
 
 def batch_figure(sweep: BatchSweep) -> Any:
@@ -39,18 +37,13 @@ def batch_figure(sweep: BatchSweep) -> Any:
     """
     rows = sweep.rows()
     x = [row["batch"] for row in rows]
-    speed = [
-        {
-            "value": row["samples_per_s"],
-            "low": samples_per_s(row["batch"], row["latency_ms_high"]),
-            "high": samples_per_s(row["batch"], row["latency_ms_low"]),
-        }
-        for row in rows
-    ]
     plots = {
-        "latency, ms": _targets(rows, "latency_ms"),
-        "samples per second": speed,
-        "memory, MB": _targets(rows, "memory_mb"),
+        title: [_ends(p.estimate(name)) for p in sweep.predictions]
+        for title, name in (
+            ("latency, ms", "latency_ms"),
+            ("samples per second", "samples_per_s"),
+            ("memory, MB", "memory_mb"),
+        )
     }
     figure = _figure(x, plots, "batch size", log=True)
     if any(row["memory_mb"] for row in rows):
@@ -58,20 +51,16 @@ def batch_figure(sweep: BatchSweep) -> Any:
     return figure
 
 
-def write_power_page(path: Path, sweep: PowerSweep) -> None:
-    """Write the page of a power-limit sweep.
+def power_page(sweep: PowerSweep) -> str:
+    """Return the page of a power-limit sweep.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
+        ReportNotInstalledError: if plotly or jinja2 is missing.
     """
     x = [point.limit_w for point in sweep.points]
     plots = {
         title: [
-            {
-                "value": getattr(point, target),
-                "low": point.intervals[target].low,
-                "high": point.intervals[target].high,
-            }
+            _ends(Estimate(getattr(point, target), point.intervals[target]))
             for point in sweep.points
         ]
         for title, target in (
@@ -82,20 +71,20 @@ def write_power_page(path: Path, sweep: PowerSweep) -> None:
     }
     figure = _figure(x, plots, "power limit of the board, W", log=False)
     title = f"{sweep.prediction.title} · power limits, estimated"
-    _write(path, title, figure, sweep, [f"! {w}" for w in sweep.warnings], power_table(sweep))
+    notes = [f"! {warning}" for warning in sweep.warnings]
+    return _page(title, figure, sweep, notes, power_table(sweep))
 
 
-def _write(
-    path: Path,
+def _page(
     title: str,
     figure: Any,
     sweep: BatchSweep | PowerSweep,
     notes: Sequence[str],
     table: Fitted,
-) -> None:
+) -> str:
     body = drawn(figure, "sweep") + listed(notes) + table_markup(table)
     body += listed(table.caption.split("\n"))
-    write_text(path, page(title, body, sweep.to_dict(), script=script()))
+    return page(title, body, sweep.to_dict(), script=script())
 
 
 def _figure(
@@ -196,8 +185,7 @@ def _by_batch(places: Sequence[Place], most: float) -> dict[int, str]:
     return found
 
 
-def _targets(rows: Sequence[Mapping[str, Any]], target: str) -> list[dict[str, Any]]:
-    return [
-        {"value": row[target], "low": row[f"{target}_low"], "high": row[f"{target}_high"]}
-        for row in rows
-    ]
+def _ends(found: Estimate | None) -> dict[str, Any]:
+    if found is None:
+        return {"value": None}
+    return {"value": found.value, "low": found.interval.low, "high": found.interval.high}

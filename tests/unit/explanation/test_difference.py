@@ -58,7 +58,7 @@ SIZES = {"input": "3,64,64", "batch": 32}
 @pytest.mark.parametrize("most", [None, 2])
 def test_rows_sum_to_the_difference(pair, depth, most):
     found = dippm.diff(network(), **{**SIZES, **pair})
-    rows = found.rows(depth, most)
+    rows = found.changes(depth, most)
     first, second = found.before.prediction, found.after.prediction
     assert sum(row.before_ms for row in rows) == pytest.approx(first.latency_ms, rel=1e-12)
     assert sum(row.after_ms for row in rows) == pytest.approx(second.latency_ms, rel=1e-12)
@@ -86,7 +86,7 @@ def test_both_sides_are_what_predict_says():
 
 def test_two_models_are_set_side_by_side_by_module_then_by_operator():
     found = dippm.diff(network(), network(width=256, extra=True), **SIZES)
-    rows = {(row.by, row.what): row for row in found.rows()}
+    rows = {(row.by, row.what): row for row in found.changes()}
     stem = rows["module", "stem"]
     assert stem.after_ms == pytest.approx(stem.before_ms, rel=0.1)
     assert rows["module", "body"].change_ms > 0
@@ -94,7 +94,7 @@ def test_two_models_are_set_side_by_side_by_module_then_by_operator():
     assert added.before_ms == 0
     assert added.after_ms > 0
     assert ("module", "more") not in rows
-    assert found.rows()[0].what in ("body", "conv2d", "sigmoid")
+    assert found.changes()[0].what in ("body", "conv2d", "sigmoid")
     assert "model" not in found.changed, "both are called Net"
 
 
@@ -106,11 +106,11 @@ def test_predictions_are_taken_as_they_are():
 
 def test_energy_is_told_where_both_sides_have_it():
     found = dippm.diff(network(), **SIZES, precision=("fp32", "fp16"))
-    rows = found.rows(most=2)
+    rows = found.changes(most=2)
     assert sum(row.before_j for row in rows) == pytest.approx(found.before.prediction.energy_j)
     sliced = dippm.diff(network(), **SIZES, mig=(None, "1g.5gb"))
-    assert all(row.after_j is None for row in sliced.rows(most=2))
-    assert all(row.before_j is not None for row in sliced.rows(most=2))
+    assert all(row.after_j is None for row in sliced.changes(most=2))
+    assert all(row.before_j is not None for row in sliced.changes(most=2))
 
 
 @pytest.mark.parametrize(

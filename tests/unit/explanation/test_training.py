@@ -59,7 +59,7 @@ def test_weights_are_counted_once(steps):
 def test_tables_and_differences_of_steps(steps):
     one, two = Explanation.of(steps()), Explanation.of(steps(optimizer="adamw"))
     found = Difference(one, two)
-    rows = found.rows(most=3)
+    rows = found.changes(most=3)
     assert sum(row.change_ms for row in rows) == pytest.approx(found.change_ms, abs=1e-9)
     assert rows[0].what == "optimizer"
     assert any("(optimizer)" in str(row[0]) for row in module_table(two, 2).rows)

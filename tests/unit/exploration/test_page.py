@@ -10,7 +10,6 @@ from dippm.decide.exploration import NoFeasibleDesignError, Objective, Space, ex
 from dippm.show.report.exploration_page import (
     exploration_page,
     pareto_figure,
-    write_exploration_page,
 )
 from tests.unit.exploration.networks import build
 
@@ -26,7 +25,7 @@ def search(goals, constraints=None, **axes):
 def test_the_page_is_whole_and_says_what_a_proxy_is(tmp_path):
     found = search(["latency_ms", weights_proxy()], {"latency_ms": 50})
     path = tmp_path / "search.html"
-    write_exploration_page(path, found)
+    found.to_html(path)
     text = path.read_text(encoding="utf-8")
     assert "no accuracy and no prediction of one" in text
     assert 'content="width=device-width, initial-scale=1"' in text

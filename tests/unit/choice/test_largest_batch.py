@@ -1,27 +1,11 @@
-"""The Pareto front, and the largest batch that a memory holds."""
+"""The largest batch that a memory holds."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dippm.decide.choice.front import front
 from dippm.estimate.conditions import MAX_BATCH
 from dippm.estimate.largest_batch import largest_batch
-
-SMALL = st.integers(0, 6).map(float)
-
-
-@given(st.lists(st.tuples(SMALL, SMALL), max_size=12))
-def test_the_front_is_what_no_other_point_beats(points):
-    def beaten(a):
-        return any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in points)
-
-    found = front(points)
-    assert sorted(found) == [i for i, point in enumerate(points) if not beaten(point)]
-    assert [points[i] for i in found] == sorted(points[i] for i in found)
-
 
 CURVES = {
     "line": lambda batch: 500 + 7 * batch,

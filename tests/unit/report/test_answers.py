@@ -20,6 +20,7 @@ from dippm.decide.budgets import check
 from dippm.decide.choice import pack
 from dippm.errors import DippmError
 from dippm.show.report.answers import VIEWS
+from dippm.show.report.listing import Listing
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("plotly", reason="pages with plots need the extra report")
@@ -144,7 +145,7 @@ def test_every_class_of_answers_has_a_view_and_is_looked_at(answers):
         return {kind, *(one for sub in kind.__subclasses__() for one in below(sub))}
 
     named = {kind.__name__ for kind in below(Answer) if kind.__module__.startswith("dippm.")}
-    made = {type(one).__name__ for one in answers.values()} | {"Listing"}  # see `COMMANDS`
+    made = {type(one).__name__ for one in answers.values()} | {Listing.__name__}  # see `COMMANDS`
     assert named - {"Answer"} == set(VIEWS) == made
     assert set(answers) == set(ANSWERS)
 

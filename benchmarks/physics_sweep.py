@@ -21,10 +21,17 @@ import numpy as np
 import dippm
 from dippm.devices import Device, MigProfile, all_devices, find
 from dippm.estimate import pretrained
-from dippm.estimate.conditions import PRECISIONS, Conditions, supported_precisions
+from dippm.estimate.conditions import (
+    EIGHT_BITS,
+    PRECISIONS,
+    Conditions,
+    Runtime,
+    supported_precisions,
+)
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView
 from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.engine_law import as_pytorch, as_run
 from dippm.estimate.models.memory import MIB
 from dippm.estimate.models.targets import Estimates
 from dippm.model.graph import ModelGraph
@@ -54,6 +61,8 @@ FASTER = (
     ("bf16", "fp32"),
     ("fp16", "amp"),
     ("bf16", "amp-bf16"),
+    ("int8", "fp16"),
+    ("fp8", "fp16"),
 )
 """The first is never slower than the second. Of fp16 and fp32 that holds where halves have a unit
 of their own: on a TITAN Xp, 24 of 32 converted models ran longer."""
@@ -108,6 +117,8 @@ class Sweep:
         kept: 99 % bound of the memory without `torch.no_grad` in MiB, by place.
         other: latency of the same network as another framework has it, over that of this one, by
             place and mode.
+        held: of an engine, the most that it may take in ms: compiled PyTorch's latency and its own
+            interval on top, by place.
     """
 
     name: str
@@ -117,6 +128,7 @@ class Sweep:
     recurrent: dict[Place, float] = field(default_factory=dict)
     kept: dict[Place, float] = field(default_factory=dict)
     other: dict[tuple[Place, str], float] = field(default_factory=dict)
+    held: dict[Place, float] = field(default_factory=dict)
 
     def value(self, place: Place, target: str = "latency_ms") -> float | None:
         """Return a predicted value; None if the place or the target has none."""
@@ -164,6 +176,16 @@ def sweep(
                 found.recurrent[place] = compiled_ms / eager_ms
             continue
         found.answers[place] = answer
+        if c.runtime != "pytorch":
+            run = as_run(c)
+            if c.precision not in tables:
+                tables[c.precision] = KernelTable.of_engine(graph, run.precision)
+            found.rooflines[place] = _at_peak_ms(tables[c.precision], run)
+            own = answer.values["latency_ms"]
+            [compiled] = predictor.predict_many(graph, [as_pytorch(c)])
+            factor = own.interval.high / own.value
+            found.held[place] = factor * compiled.values["latency_ms"].value
+            continue
         found.kept[place] = predictor.memory_bound_mb(graph, c.replace(autograd=True))
         if c.precision not in tables:
             tables[c.precision] = KernelTable.of(graph, c.precision)
@@ -173,15 +195,23 @@ def sweep(
 
 
 def points(
-    devices: Iterable[Device], batches: Sequence[int], precisions: Sequence[str], slices: bool
+    devices: Iterable[Device],
+    batches: Sequence[int],
+    precisions: Sequence[str],
+    slices: bool,
+    runtime: Runtime = "pytorch",
 ) -> list[Conditions]:
     """Return every point that the hardware has."""
     found = []
     for device in devices:
-        has = [p for p in supported_precisions(device) if p in precisions]
+        has = [p for p in supported_precisions(device, runtime) if p in precisions]
         places: tuple[MigProfile | None, ...] = (None, *(device.mig_profiles if slices else ()))
         for mig, precision, batch in product(places, has, batches):
-            found.append(Conditions(device=device, batch=batch, precision=precision, mig=mig))
+            found.append(
+                Conditions(
+                    device=device, batch=batch, precision=precision, mig=mig, runtime=runtime
+                )
+            )
     return found
 
 
@@ -299,6 +329,14 @@ def compiled_recurrent(s: Sweep) -> Iterator[tuple[float, str]]:
         yield max(ratio, 1 / ratio), f"{_shown(s, place)}: compiled"
 
 
+def engines(s: Sweep) -> Iterator[tuple[float, str]]:
+    """An engine takes no longer than compiled PyTorch by more than its interval."""
+    for place, most_ms in s.held.items():
+        value = s.value(place)
+        if value:
+            yield value / most_ms, _shown(s, place)
+
+
 def same_network(s: Sweep) -> Iterator[tuple[float, str]]:
     """A network takes the same time whichever framework wrote it."""
     for (place, mode), ratio in s.other.items():
@@ -318,17 +356,29 @@ LAWS: dict[str, Callable[[Sweep], Iterator[tuple[float, str]]]] = {
     "no less than the roofline": roofline,
     "compiled never slower": compiled_kernels,
     "compiled recurrent = eager": compiled_recurrent,
+    "engine never slower than compiled": engines,
     "same network, another framework": same_network,
 }
 LEAST_TOLERANCE = {"same network, another framework": SAME_NETWORK}
 """Of laws that are no law of nature; others have the one that is asked for."""
 OF_COMPILED = ("compiled never slower", "compiled recurrent = eager")
+OF_ENGINES = (
+    "wider unit never slower",
+    "larger sibling never slower",
+    "larger batch never sooner",
+    "no less memory at a larger batch",
+    "power between idle and limit",
+    "energy is power x time",
+    "no less than the roofline",
+    "engine never slower than compiled",
+)
 
 
 HOLDING = tuple(
     law
     for law in LAWS
     if law not in ("no more per sample in a larger batch", *OF_COMPILED, *LEAST_TOLERANCE)
+    and law != "engine never slower than compiled"
 )
 """Laws that have to hold in eager mode. A sample may take longer in a larger batch, where the batch
 leaves the second-level cache; that more of them do is for the next training."""
@@ -404,10 +454,15 @@ def main() -> None:
     devices = [find(d) for d in asked.devices.split(",") if d] or all_devices()
     where = points(devices, [int(b) for b in asked.batches.split(",")], PRECISIONS, slices=True)
     where += [c.replace(mode="compiled") for c in where if c.mig is None]
+    batches = [int(b) for b in asked.batches.split(",")]
+    formats = (*PRECISIONS, *EIGHT_BITS)
+    engine = points(devices, batches, formats, slices=False, runtime="tensorrt")
     sweeps = []
     for name in asked.models.split(","):
         other = read_onnx_export(name) if name in asked.exported.split(",") else None
-        sweeps.append(sweep(predictor, dippm.read_graph(name), name, where, other))
+        graph = dippm.read_graph(name)
+        sweeps.append(sweep(predictor, graph, name, where, other))
+        sweeps.append(sweep(predictor, graph, f"{name} in tensorrt", engine))
         print(f"{name}: {len(where):,} points", flush=True)
     print(f"{'law':38}{'tried':>9}{'violated':>9}{'worst':>8}  worst case")
     for law, tally in tallies(sweeps, asked.tolerance).items():

@@ -131,7 +131,8 @@ def predict(
         context_mb: memory in MiB that the process takes beside PyTorch's allocator, as
             `dippm doctor` measures it, or a class of software: "cuda-10", "cuda-11" or "lazy", see
             `Conditions`; None assumes one, and the answer says which.
-        runtime: "pytorch", or the engine "tensorrt", see `docs/method/engines.md`.
+        runtime: "pytorch", "torchscript", "onnxruntime" or "tensorrt"; see
+            `docs/method/engines.md`.
         trust: allow a file that can run code when it is read.
         timeout_s: wall time that conversion, graph and features may take.
         memory_limit_mb: private memory that the conversion may use.

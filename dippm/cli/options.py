@@ -37,9 +37,9 @@ def _checkpoints() -> Iterable[str]:
 
 
 def _precisions() -> Iterable[str]:
-    from dippm.estimate.conditions import PRECISIONS
+    from dippm.estimate.conditions import EIGHT_BITS, PRECISIONS
 
-    return PRECISIONS
+    return (*PRECISIONS, *EIGHT_BITS)
 
 
 def _hosts() -> Iterable[str]:
@@ -105,7 +105,7 @@ Precision = Annotated[
         "--precision",
         "-p",
         help="fp32 (as PyTorch comes: TF32 convolutions), fp32-ieee (no TF32), tf32 (products "
-        "too), fp16, bf16, amp, amp-bf16.",
+        "too), fp16, bf16, amp, amp-bf16; int8, fp8 of tensorrt.",
         autocompletion=_completing(_precisions),
     ),
 ]
@@ -115,7 +115,7 @@ Precisions = Annotated[
         "--precision",
         "-p",
         help="fp32 (as PyTorch comes: TF32 convolutions), fp32-ieee (no TF32), tf32 (products "
-        "too), fp16, bf16, amp, amp-bf16; several with commas, or all.",
+        "too), fp16, bf16, amp, amp-bf16; int8, fp8 of tensorrt; several with commas, or all.",
         autocompletion=_completing(_precisions),
     ),
 ]
@@ -179,7 +179,9 @@ ContextMb = Annotated[
 ]
 Runtime = Annotated[
     str,
-    typer.Option("--runtime", help="pytorch, or tensorrt: an engine, launched as a CUDA graph."),
+    typer.Option(
+        "--runtime", help="pytorch, torchscript, onnxruntime, or tensorrt: an engine, a CUDA graph."
+    ),
 ]
 Framework = Annotated[
     str | None,

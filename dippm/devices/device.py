@@ -219,3 +219,22 @@ class Device:
                 f"This answer needs it: write it as peak_tflops = {{{name} = ...}}, in TFLOP/s.",
             )
         return self.peak_tflops[name]
+
+    @property
+    def int8_tops(self) -> float | None:
+        """Dense peak rate of products of 8-bit integers, in 10^12 per second; None if it has none.
+
+        Where the catalogue does not say it, from the architecture: tensor cores multiply them at
+        twice the rate that halves have with half accumulation, which is 8 times (Turing), 4 times
+        (later boards with GDDR) that of float32 outside of them; Volta and Pascal but the P100
+        have an instruction (DP4A) of 4 times their float32 rate. NVIDIA's architecture papers.
+        """
+        fp32, fp16 = self.peak_tflops.get("fp32"), self.peak_tflops.get("fp16")
+        if "int8" in self.peak_tflops or fp32 is None or fp16 is None:
+            return self.peak_tflops.get("int8")
+        if self.compute_capability is None or self.compute_capability < 6.1:
+            return None
+        if self.compute_capability < 7.5:
+            return 4.0 * fp32
+        over_fp32 = {"Turing": 16.0, "Ampere": 8.0, "Ada": 8.0, "Blackwell": 8.0}
+        return max(2.0 * fp16, over_fp32.get(self.architecture, 0.0) * fp32)

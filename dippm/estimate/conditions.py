@@ -27,15 +27,17 @@ from dippm.estimate.place import SOFTWARE_CLASSES as SOFTWARE_CLASSES
 from dippm.estimate.place import SoftwareClass as SoftwareClass
 
 T = TypeVar("T")
-Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
+Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16", "int8", "fp8"]
 Mode = Literal["eager", "compiled"]
 Timer = Literal["kernel", "event", "wall", "wall+copy"]
 Attention = Literal["fused", "unfused"]
 Phase = Literal["inference", "train"]
 Optimizer = Literal["sgd", "adam", "adamw"]
-Runtime = Literal["pytorch", "tensorrt"]
+Runtime = Literal["pytorch", "torchscript", "onnxruntime", "tensorrt"]
 
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+EIGHT_BITS: tuple[Precision, ...] = ("int8", "fp8")
+"""Formats of an engine's layers; what has no layer in them stays in fp16."""
+PRECISIONS: tuple[Precision, ...] = tuple(p for p in get_args(Precision) if p not in EIGHT_BITS)
 """Number formats, by what PyTorch is set to; `torch.backends.cudnn.allow_tf32` is for convolutions,
 `torch.set_float32_matmul_precision` for matrix products:
 
@@ -46,7 +48,8 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
     fp16, bf16  the model and its inputs converted by `.half()` or `.bfloat16()`.
     amp         autocast to float16 over float32 weights; amp-bf16 to bfloat16.
 
-On a GPU without TF32 the first two are the same, and the third does not exist.
+On a GPU without TF32 the first two are the same, and the third does not exist. TensorRT and ONNX
+Runtime run "fp32" in TF32 everywhere, as they come; TensorRT also has EIGHT_BITS.
 """
 MODES: tuple[Mode, ...] = get_args(Mode)
 TIMERS: tuple[Timer, ...] = get_args(Timer)
@@ -60,9 +63,14 @@ FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
     "tf32": {"cudnn.allow_tf32": True, "float32_matmul_precision": "high"},
 }
 """What `torch.backends` and `torch.set_float32_matmul_precision` are set to for float32."""
-_NEEDS = {"tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "amp": "fp16", "amp-bf16": "bf16"}
+_NEEDS = {
+    **{"tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "amp": "fp16", "amp-bf16": "bf16"},
+    **{"int8": "int8", "fp8": "fp8"},
+}
 MAX_BATCH = 1_000_000
 ENGINES = ("tensorrt", "trt", "onnxruntime", "openvino", "torchscript", "tvm", "vllm", "xla")
+GRAPH_ENGINES = ("tensorrt", "onnxruntime")
+"""Runtimes that make kernels of their own list of operators; TorchScript runs those of PyTorch."""
 OTHER_NAMES = {
     "float32": "fp32",
     "float": "fp32",
@@ -75,6 +83,8 @@ OTHER_NAMES = {
     "training": "train",
     "torch": "pytorch",
     "trt": "tensorrt",
+    "ort": "onnxruntime",
+    "jit": "torchscript",
 }
 """What frameworks call these; case does not matter, and "_" is "-"."""
 
@@ -137,8 +147,9 @@ class Execution:
             computed; of a training step.
         autograd: the forward pass runs without `torch.no_grad`, so it keeps what a backward pass
             would need; of eager inference.
-        runtime: what runs the model: "pytorch", as `mode` says, or the engine "tensorrt", which
-            builds kernels of its own from it and launches them as a CUDA graph.
+        runtime: what runs the model: "pytorch", as `mode` says; "torchscript", its interpreter
+            without Python; "onnxruntime", operator by operator on its CUDA provider; or the engine
+            "tensorrt", which builds kernels of its own and launches them as a CUDA graph.
 
     Raises:
         ConditionsError: if a name is unknown, what belongs to a training step is asked for of
@@ -248,13 +259,13 @@ class Conditions:
         timer = spelt("timer", timer, TIMERS)
         for name, value in zip(self.__slots__, (place, execution, batch, timer), strict=True):
             object.__setattr__(self, name, value)
-        if execution.precision not in supported_precisions(place.device):
-            raise unsupported(place.device, execution.precision)
-        if execution.runtime != "pytorch" and place.device.is_of_another_vendor:
+        if execution.runtime in GRAPH_ENGINES and place.device.is_of_another_vendor:
             raise ConditionsError(
                 f"{execution.runtime} runs on NVIDIA's GPUs, and {place.device.name} is none",
                 "Ask for runtime=pytorch.",
             )
+        if execution.precision not in supported_precisions(place.device, execution.runtime):
+            raise unsupported(place.device, execution.precision, execution.runtime)
 
     @classmethod
     def of(cls, **options: Unpack[ConditionOptions]) -> Conditions:
@@ -338,7 +349,7 @@ def check_options(given: Iterable[str], *known: type) -> None:
 
 
 def _check_engine(e: Execution) -> None:
-    """Refuse what an engine does not do.
+    """Refuse what a runtime beside PyTorch does not do.
 
     Raises:
         ConditionsError: if it is asked for.
@@ -348,7 +359,7 @@ def _check_engine(e: Execution) -> None:
         "a training step": (e.phase != "inference", "Ask for runtime=pytorch."),
         "autograd": (e.autograd, "Leave it out: an engine keeps nothing for gradients."),
         f"autocast ({e.precision})": (
-            e.precision.startswith("amp"),
+            e.precision.startswith("amp") and e.runtime in GRAPH_ENGINES,
             "Ask for the format that its layers run in: precision=fp16 or bf16.",
         ),
     }
@@ -363,7 +374,7 @@ def precision_of(name: str) -> Precision:
     Raises:
         ConditionsError: if there is none.
     """
-    return cast(Precision, spelt("precision", name, PRECISIONS))
+    return cast(Precision, spelt("precision", name, (*PRECISIONS, *EIGHT_BITS)))
 
 
 def phase_of(name: str) -> Phase:
@@ -375,21 +386,37 @@ def phase_of(name: str) -> Phase:
     return cast(Phase, spelt("phase", name, PHASES))
 
 
-def supported_precisions(device: Device) -> tuple[Precision, ...]:
-    """Return the precisions that a GPU has hardware for, by its peak rates.
+def supported_precisions(device: Device, runtime: Runtime = "pytorch") -> tuple[Precision, ...]:
+    """Return the precisions that a GPU has hardware for, by its peak rates, and a runtime runs.
 
     Of a CPU no rates are known, so all are returned.
     """
+    known = PRECISIONS
+    if runtime in GRAPH_ENGINES:
+        known = tuple(p for p in PRECISIONS if not p.startswith("amp"))
+    if runtime == "tensorrt":
+        known = (*known, *EIGHT_BITS)
     if not device.peak_tflops:
-        return PRECISIONS
-    return tuple(p for p in PRECISIONS if _NEEDS.get(p, "fp32") in device.peak_tflops)
+        return known
+    has = {*device.peak_tflops, *(("int8",) if device.int8_tops else ())}
+    return tuple(p for p in known if _NEEDS.get(p, "fp32") in has)
 
 
-def unsupported(device: Device, precision: Precision) -> UnsupportedPrecisionError:
-    """Return the error for a precision that a GPU has no hardware for."""
+def unsupported(
+    device: Device, precision: Precision, runtime: Runtime = "pytorch"
+) -> UnsupportedPrecisionError:
+    """Return the error for a precision that a GPU has no hardware for, or a runtime no layers."""
     format_ = _NEEDS.get(precision, "fp32")
-    has = ", ".join(supported_precisions(device))
+    has = ", ".join(supported_precisions(device, runtime))
+    if precision in EIGHT_BITS and runtime != "tensorrt":
+        return UnsupportedPrecisionError(
+            f"{precision} is a format of TensorRT's layers, and {runtime} was asked for",
+            "Ask for runtime=tensorrt; a model whose file spells its 8-bit products is read as it "
+            "is, in any precision of the rest.",
+        )
     why = {
+        "int8": "Products of 8-bit integers came with DP4A (compute capability 6.1).",
+        "fp8": "8-bit floats came with Ada and Hopper.",
         "tf32": "TF32 came with Ampere; before, float32 is IEEE everywhere.",
         "bf16": "bfloat16 arithmetic came with Ampere; emulated, it is not predicted.",
     }

@@ -133,15 +133,17 @@ class Grid:
         """Return the precisions that devices of the grid do not have, each with its reason."""
         found = []
         for gpu in self._devices():
-            has = supported_precisions(gpu)
+            has = supported_precisions(gpu, self.execution.runtime)
             lacking = {p: True for p in self._named() if p not in has}
             if any(map(_is_all, self.precisions)):
                 answered = tuple(supported(gpu))
                 others = (p for p in PRECISIONS if p not in answered and p not in self._named())
                 lacking |= dict.fromkeys(others, False)
             for precision, asked in lacking.items():
-                error = _untrained if precision in has else unsupported
-                found.append(Refused(gpu, precision, error(gpu, precision), asked))
+                error: ConditionsError = unsupported(gpu, precision, self.execution.runtime)
+                if precision in has:
+                    error = _untrained(gpu, precision)
+                found.append(Refused(gpu, precision, error, asked))
         return found
 
     def _executions(
@@ -150,7 +152,7 @@ class Grid:
         found: list[Precision] = []
         for name in self.precisions:
             found += supported(device) if _is_all(name) else [precision_of(name)]
-        has = supported_precisions(device)
+        has = supported_precisions(device, self.execution.runtime)
         return [replace(self.execution, precision=p) for p in dict.fromkeys(found) if p in has]
 
     def _named(self) -> list[Precision]:

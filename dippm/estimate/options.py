@@ -114,7 +114,8 @@ class Options(WarmOptions, total=False):
         context_mb: memory in MiB that the process takes beside PyTorch's allocator, as
             `dippm doctor` measures it, or a class of software: "cuda-10", "cuda-11" or "lazy", see
             `SOFTWARE_CLASSES`; left out: one is assumed, and the answer says which.
-        runtime: "pytorch", or the engine "tensorrt", see `docs/method/engines.md`.
+        runtime: "pytorch", "torchscript", "onnxruntime" or "tensorrt", see
+            `docs/method/engines.md`.
         trust: allow a file that can run code when it is read; False.
         timeout_s: wall time in s that conversion, graph and features may take; 120.
         memory_limit_mb: private memory in MiB that the conversion may use; 4096.

@@ -96,6 +96,34 @@ def _front() -> Any:
     return front_figure(dippm.choose(vgg16_pt(), devices="all", by="latency", **SHAPE))
 
 
+RUNTIMES: Mapping[str, Mapping[str, str]] = {
+    "PyTorch, eager": {},
+    "TorchScript": {"runtime": "torchscript"},
+    "PyTorch, compiled": {"mode": "compiled"},
+    "ONNX Runtime": {"runtime": "onnxruntime"},
+    "TensorRT": {"runtime": "tensorrt"},
+    "TensorRT, int8": {"runtime": "tensorrt", "precision": "int8"},
+}
+
+
+def _engines() -> Any:
+    """Return images per second of a model in each runtime over the batch."""
+    import plotly.graph_objects as go
+
+    import dippm
+
+    batches = [2**power for power in range(9)]
+    asked: dict[str, Any] = {"input": SHAPE["input"], "device": "A100", "precision": "fp16"}
+    figure = go.Figure()
+    for name, how in RUNTIMES.items():
+        found = dippm.sweep("torchvision:resnet50", batch=batches, **{**asked, **how})
+        rates = [1e3 * p.conditions.batch / p.latency_ms for p in found.predictions]
+        figure.add_scatter(x=batches, y=rates, name=name, mode="lines+markers")
+    figure.update_xaxes(title="batch", type="log", tickvals=batches)
+    figure.update_yaxes(title="images per second", type="log")
+    return figure.update_layout(template="plotly_white", height=420)
+
+
 def _roofline() -> Any:
     from dippm.show.report.explanation_page import roofline_figure
 
@@ -313,6 +341,7 @@ def _coverage() -> Any:
 CHARTS: Mapping[str, Callable[[], Any]] = {
     "sweep": _sweep,
     "front": _front,
+    "engines": _engines,
     "roofline": _roofline,
     "flame": _flame,
     "errors": _errors,

@@ -10,6 +10,7 @@ from dippm.api import load, predict
 from dippm.base.answer import Answer
 from dippm.devices import Device, host_of
 from dippm.errors import DippmError
+from dippm.estimate.conditions import EIGHT_BITS, supported_precisions
 from dippm.estimate.options import Options, question
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
@@ -139,6 +140,9 @@ def _questions(
         yield "launches free", "estimated", {"timer": "kernel"}
     for precision in loaded.precisions_for(c.device, c.phase):
         if precision != c.precision and (c.runtime == "pytorch" or not precision.startswith("amp")):
+            yield precision, measured, {"precision": precision}
+    for precision in EIGHT_BITS:
+        if precision != c.precision and precision in supported_precisions(c.device, c.runtime):
             yield precision, measured, {"precision": precision}
     yield f"batch {2 * c.batch:,}", measured, {"batch": 2 * c.batch}
 

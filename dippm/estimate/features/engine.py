@@ -1,8 +1,9 @@
 """What an inference engine makes of the kernels of eager mode.
 
-An engine folds the batch norm after a convolution or a product into its weights, adds bias and
+TensorRT folds the batch norm after a convolution or a product into its weights, adds bias and
 residual and applies the activation while the result is still in registers, writes the parts of a
-concatenation where the whole will lie, and fuses what is left as a compiler does.
+concatenation where the whole will lie, and fuses what is left as a compiler does. ONNX Runtime
+folds, joins a residual to the norm that reads it, and runs everything else operator by operator.
 """
 
 from __future__ import annotations
@@ -14,12 +15,101 @@ from dippm.estimate.features.fusion import fuse, joined_groups
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 
+IN_EIGHT_BITS = ("activation", "elementwise", "broadcast", "pool", "concat", "copy", "resize")
+"""Classes that stay in 8 bits between convolutions."""
+
 EPILOGUES = ("batch_norm", "broadcast", "activation", "costly_activation", "elementwise", "cast")
 """Classes that end a product: each element of the result by itself."""
 
 
+def session_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Return the kernels that ONNX Runtime's CUDA provider runs.
+
+    A batch norm after a convolution is folded into its weights; what it leaves is the pass that
+    adds the bias, since cuDNN adds none there (`fuse_conv_bias` is off as it comes). What exporters
+    spell in steps of one operator (GELU, SiLU) is a node. A sum that a layer norm alone reads is
+    part of it (SkipLayerNormalization), a factor part of its product (FusedMatMul).
+
+    Args:
+        kernels: of eager mode, in execution order, with their sources.
+    """
+    readers = Counter(source for kernel in kernels for source in kernel.sources)
+    groups: list[list[int]] = []
+    group_of: list[int] = []
+    for position, kernel in enumerate(kernels):
+        members = [position]
+        for source in kernel.sources:
+            group = groups[group_of[source]]
+            if group[-1] == source and _is_one_node(kernels[source], kernel, readers[source]):
+                members = sorted({*group, *members})
+                groups[group_of[source]] = []
+        groups.append(members)
+        group_of.append(0)
+        for member in members:
+            group_of[member] = len(groups) - 1
+    joined = joined_groups(kernels, groups, group_of)
+    return [_with_bias(kernel, joined) for kernel in joined]
+
+
+def _is_one_node(source: Kernel, kernel: Kernel, readers: int) -> bool:
+    """Tell whether ONNX Runtime makes one node of two kernels that follow each other."""
+    if readers != 1:
+        return False
+    pair, steps = (source.kind, kernel.kind), ("elementwise", "broadcast", "costly_activation")
+    if pair == ("costly_activation", "elementwise"):  # x · sigmoid(x)
+        return set(source.sources) < set(kernel.sources)
+    if pair == ("elementwise", "layer_norm"):
+        return True
+    if source.node != kernel.node:
+        return False
+    factor = kernel if source.kind == "batched_gemm" else source
+    if "batched_gemm" in pair:
+        return factor.kind in steps and len(factor.sources) <= 1
+    return source.kind in steps and kernel.kind in steps
+
+
+def _with_bias(kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel:
+    """Return the batch norm of a convolution as the pass over its result that adds the bias."""
+    after = [kernels[source].kind.startswith("conv_") for source in kernel.sources]
+    return (
+        kernel._replace(kind="broadcast") if kernel.kind == "batch_norm" and all(after) else kernel
+    )
+
+
+def in_eight_bits(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Return kernels of half precision with the layers that an engine has for 8 bits in these.
+
+    Convolutions and dense layers read and multiply 8 bits; convolutions write them, too, and what
+    only moves or adds their results keeps them. Attention, norms and softmax stay in half.
+
+    Args:
+        kernels: of an engine in fp16, in execution order, with their sources.
+    """
+    found: list[Kernel] = []
+    for kernel in kernels:
+        row, is_layer = KERNEL_CLASSES[kernel.kind], kernel.kind.startswith("conv_")
+        if is_layer or kernel.kind == "gemm":
+            kernel = kernel._replace(
+                unit="int8" if row.tensor_cores else kernel.unit,
+                read_bytes=kernel.read_bytes / 2,
+                weight_bytes=kernel.weight_bytes / 2,
+                write_bytes=kernel.write_bytes / (2 if is_layer else 1),
+                in_bytes=1,
+                out_bytes=1 if is_layer else 2,
+            )
+        elif kernel.kind in IN_EIGHT_BITS and {found[s].out_bytes for s in kernel.sources} == {1}:
+            kernel = kernel._replace(
+                read_bytes=kernel.read_bytes / 2,
+                write_bytes=kernel.write_bytes / 2,
+                in_bytes=1,
+                out_bytes=1,
+            )
+        found.append(kernel)
+    return found
+
+
 def engine_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Return the kernels that an engine runs.
+    """Return the kernels that TensorRT runs.
 
     Args:
         kernels: of eager mode, in execution order, with their sources.

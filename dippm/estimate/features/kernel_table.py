@@ -15,8 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.errors import ConversionError
-from dippm.estimate.conditions import Attention, Mode, Optimizer, Precision
-from dippm.estimate.features.engine import engine_kernels
+from dippm.estimate.conditions import (
+    EIGHT_BITS,
+    Attention,
+    Mode,
+    Optimizer,
+    Precision,
+    Runtime,
+)
+from dippm.estimate.features.engine import engine_kernels, in_eight_bits, session_kernels
 from dippm.estimate.features.kernel import PARTS, UNITS, Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernels import launched_by, sequence_of, training_step
@@ -111,13 +118,27 @@ class KernelTable:
 
     @classmethod
     def of_engine(
-        cls, graph: ModelGraph, precision: Precision = "fp16", *, attention: Attention = "fused"
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp16",
+        *,
+        attention: Attention = "fused",
+        runtime: Runtime = "tensorrt",
     ) -> KernelTable:
-        """Expand a graph into the kernels of an engine, which chooses its layouts itself."""
+        """Expand a graph into the kernels of TensorRT or ONNX Runtime.
+
+        TensorRT chooses its layouts itself; ONNX Runtime holds images as the file does, and runs
+        attention in steps, as exporters spell it.
+        """
+        width: Precision = "fp16" if precision in EIGHT_BITS else precision
 
         def kernels_of(sequence: CallSequence) -> list[Kernel]:
-            eager = launched_by(sequence, precision, channels_last=True, attention=attention)
-            return engine_kernels(eager)
+            if runtime == "onnxruntime":
+                return session_kernels(launched_by(sequence, width, attention="unfused"))
+            found = engine_kernels(
+                launched_by(sequence, width, channels_last=True, attention=attention)
+            )
+            return in_eight_bits(found) if precision in EIGHT_BITS else found
 
         return cls._expanded(graph, kernels_of)
 

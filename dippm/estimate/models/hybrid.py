@@ -29,13 +29,14 @@ from dippm.devices import (
 )
 from dippm.devices.device import FEWEST_LAUNCHES
 from dippm.errors import ConditionsError
-from dippm.estimate.conditions import Conditions, same_arithmetic
+from dippm.estimate.conditions import EIGHT_BITS, Conditions, same_arithmetic
 from dippm.estimate.features.kernel import UNITS
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
     USUAL_CLOCK_MHZ,
     DeviceView,
+    roofline_ms,
 )
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.features.kernels import KERNEL_VERSION
@@ -44,10 +45,15 @@ from dippm.estimate.models.calibration import time_shares
 from dippm.estimate.models.checkpoint_schemas import HybridSchema, check
 from dippm.estimate.models.energy_shares import energy_shares
 from dippm.estimate.models.engine_law import (
-    as_compiled,
-    engine_times,
+    LAUNCH_SHARE,
+    as_pytorch,
+    as_run,
+    at_most,
     engine_warnings,
+    half_width,
     refuse_untaken,
+    tensorrt,
+    wider_than,
 )
 from dippm.estimate.models.host import Host, latency_ms, launch_share
 from dippm.estimate.models.intervals import (
@@ -148,7 +154,7 @@ class Hybrid:
         self._refuse(c)
         if c.runtime != "pytorch":
             refuse_untaken(graph, c.runtime)
-            c = as_compiled(c)
+            c = as_pytorch(c)
         usage = self._usage(graph, c, _batch(self._kernels(graph, c)[0], c))
         return self._bound_mb(usage, c)
 
@@ -172,7 +178,7 @@ class Hybrid:
         total_ms = latency_ms(*work, host)
         used = replace(used, launches=int(table.launches), share=launch_share(*work, host))
         usage = self._usage(graph, c, batch)
-        multiprocessors = c.mig.sm_count if c.mig else c.device.sm_count
+        multiprocessors = _multiprocessors(c)
         asked = usage, multiprocessors, c.context_mb
         memory = _with_interval(self.memory.memory_mb(*asked), Z90 * self.memory.log_sd(*asked))
         memory_bound_mb = self._bound_mb(usage, c)
@@ -240,49 +246,95 @@ class Hybrid:
         )
 
     def _engine(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
-        """Return what an engine takes, held to what compiled PyTorch takes on the same device."""
+        """Return what a runtime beside PyTorch takes; memory is that of PyTorch."""
         refuse_untaken(graph, c.runtime)
-        compiled = as_compiled(c)
-        held, key = self._cached(graph), ("engine", c.precision, c.attention)
-        if key not in held:
-            held[key] = KernelTable.of_engine(graph, c.precision, attention=c.attention)
-        view = DeviceView.of(c.device, c.mig)
-        other = self._estimate(graph, compiled, with_operators=with_operators)
+        pytorch = as_pytorch(c)
+        other = self._estimate(graph, pytorch, with_operators=with_operators)
         if "latency_ms" not in other.values:
             return other
-        most_ms = self._times(graph, compiled, c.batch).device_ms
-        times, half = engine_times(held[key], c, view, most_ms)
-        work = float(times.sum()), 1.0, float(np.dot(held[key].input_bytes, (c.batch, 1.0)))
+        run = as_run(c)
+        table, view = self._kernels(graph, run)[0], DeviceView.of(run.device, run.mig)
+        times = self._engine_times(graph, c)
+        launches = 1.0 if c.runtime == "tensorrt" else self.phase.launches(table)
+        work = float(times.sum()), launches, float(np.dot(table.input_bytes, (c.batch, 1.0)))
         used, host = self._host(c.host, c.device)
+        share = LAUNCH_SHARE.get(c.runtime, 1.0)
+        host = replace(host, launch_ms=share * host.launch_ms)
         total_ms, energy = latency_ms(*work, c.timer, host), None
-        used = replace(used, launches=1, share=launch_share(*work, c.timer, host))
-        values = {**other.values, "latency_ms": _with_interval(total_ms, half)}
+        used = replace(used, launches=int(launches), share=launch_share(*work, c.timer, host))
+        eager = other.values["latency_ms"].interval
+        half = half_width(c, log(eager.high / eager.low) / 2)
+        latency = _with_interval(total_ms, half)
+        values = {**other.values, "latency_ms": latency}
+        parts = other.memory_parts
+        if c.precision in EIGHT_BITS:
+            half_mb = values["memory_mb"].value
+            values["memory_mb"] = self._narrow_memory(graph, pytorch, values["memory_mb"])
+            parts = parts and _narrowed(parts, half_mb - values["memory_mb"].value)
         if "power_w" in values:
-            shares = achieved_shares(held[key], c.batch, view, max(work[0], 1e-12))
-            power_w = self.power.power_w(c.device, work[0] / total_ms, shares)
+            shares = achieved_shares(table, c.batch, view, max(work[0], 1e-12))
+            power_w = self.power.power_w(c.device, min(1.0, work[0] / total_ms), shares)
             values["power_w"] = _within(
                 _with_interval(power_w, Z90 * self.power.log_error),
                 idle_power_w(c.device),
                 c.device.power_limit_w or power_w,
             )
-            values["energy_j"] = _energy(values["power_w"], values["latency_ms"])
+            values["energy_j"] = _energy(values["power_w"], latency)
             energy = energy_shares(
                 self.power,
                 self.power.waiting_w(c.device),
                 values["energy_j"].value,
                 total_ms,
                 times,
-                work_ms(held[key], c.batch, view),
+                work_ms(table, c.batch, view),
             )
-        rows = operator_rows(graph, held[key], c.batch, view, times, total_ms, energy)
+        rows = operator_rows(graph, table, c.batch, view, times, total_ms, energy)
         return replace(
             other,
             values=values,
             operators=rows if with_operators else (),
-            warnings=engine_warnings(graph, c),
+            warnings=(*engine_warnings(graph, c, half), *_host_warnings(used, latency)),
             host=used,
             interval_terms=None,
+            memory_parts=parts,
         )
+
+    def _engine_times(self, graph: ModelGraph, c: Conditions) -> Floats:
+        """Return the times of the kernels of a runtime beside PyTorch, in ms, shape (K,).
+
+        In all TensorRT takes no longer than compiled PyTorch, where it was measured by no more than
+        the interval; the table that teaches has norms spelt in steps, which exporters of today keep
+        whole. No layer takes longer than in the wider format, in which the engine may keep it.
+        """
+        run = as_run(c)
+        table, view = self._kernels(graph, run)[0], DeviceView.of(run.device, run.mig)
+        library = self._times(graph, run, c.batch)
+        if c.runtime != "tensorrt":
+            return library.kernel_ms
+        law = tensorrt()
+        most_ms = self._times(graph, as_pytorch(c), c.batch).device_ms
+        most_ms *= exp(law.log_half_width) if law.is_own_place(c) else 1.0
+        times = law.times(table, run, view, library.kernel_ms)
+        times = at_most(times, most_ms, roofline_ms(table, c.batch, view))
+        wider = wider_than(c)
+        kept = self._engine_times(graph, wider) if wider else times
+        return np.minimum(times, kept) if len(kept) == len(times) else times
+
+    def _narrow_memory(self, graph: ModelGraph, c: Conditions, half: Estimate) -> Estimate:
+        """Return the memory in 8 bits: as far below 16 as 16 is below 32, halved.
+
+        Layers that stay in 16 bits make it that of 16 at most, the end of its interval.
+
+        Args:
+            graph: of the model.
+            c: of PyTorch in half precision.
+            half: memory there.
+        """
+        wide = self._usage(graph, c.replace(precision="fp32"), c.batch)
+        wide_mb = self.memory.memory_mb(wide, _multiprocessors(c), c.context_mb)
+        value = min(half.value, max(half.value - (wide_mb - half.value) / 2, half.value / 2))
+        low = half.interval.low * value / half.value
+        return replace(half, value=value, interval=replace(half.interval, low=low))
 
     def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float, float]:
         """Return what a measurement of a model is held against.
@@ -526,6 +578,19 @@ class Hybrid:
         if not low <= c.batch <= high:
             warnings.append(f"batch {c.batch} is outside of what was measured ({low} to {high})")
         return tuple(warnings)
+
+
+def _narrowed(parts: MemoryParts, saved_mb: float) -> MemoryParts:
+    """Return the parts of memory with what 8 bits save taken from the tensors."""
+    tensors_mb = parts.weights_mb + parts.activations_mb
+    left = max(0.0, 1.0 - saved_mb / tensors_mb) if tensors_mb else 1.0
+    return replace(
+        parts, weights_mb=left * parts.weights_mb, activations_mb=left * parts.activations_mb
+    )
+
+
+def _multiprocessors(c: Conditions) -> int | None:
+    return c.mig.sm_count if c.mig else c.device.sm_count
 
 
 def _uncalibrated(device: Device) -> Device:

@@ -23,6 +23,8 @@ FORMATS: dict[Precision, str] = {
     "bf16": HALF,
     "amp": HALF,
     "amp-bf16": HALF,
+    "int8": HALF,
+    "fp8": HALF,
 }
 """Width of what matrix products read; a GPU that was measured in one says nothing of the other."""
 _CONVERTED: dict[Precision, tuple[Precision, Precision]] = {

@@ -14,7 +14,13 @@ from math import exp
 import numpy as np
 
 from dippm.devices import Device, MigProfile
-from dippm.estimate.conditions import Conditions, Mode, Precision, same_arithmetic
+from dippm.estimate.conditions import (
+    Conditions,
+    Mode,
+    Precision,
+    same_arithmetic,
+    supported_precisions,
+)
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView
 from dippm.estimate.models.board_power import BoardPower
@@ -126,7 +132,8 @@ class OrderedTimes:
 
     def _bounds_of(self, c: Conditions) -> Bounds:
         formats = self._order.never_faster(c.device, c.precision)
-        slower = [c.replace(precision=precision) for precision in formats]
+        has = supported_precisions(c.device, c.runtime)
+        slower = [c.replace(precision=precision) for precision in formats if precision in has]
         if c.device.calibration is not None:
             return Bounds(slower, (), ())
         smaller, larger = self._order.neighbours(c.device, c.precision)

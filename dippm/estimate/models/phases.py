@@ -105,15 +105,20 @@ class ForwardPass:
         return KernelLaw.from_checkpoint(tensors, config)
 
     def key(self, c: Conditions) -> tuple[Any, ...]:
-        """Return mode, layout and attention."""
-        return c.mode, c.channels_last, c.attention
+        """Return mode, layout and attention, and the runtime."""
+        return c.mode, c.channels_last, c.attention, c.runtime
 
     def kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
         """Return the kernels of a pass."""
         precision = same_arithmetic(c.device, c.precision)[0]
-        table = KernelTable.of(
-            graph, precision, c.mode, channels_last=c.channels_last, attention=c.attention
-        )
+        if c.runtime == "pytorch":
+            table = KernelTable.of(
+                graph, precision, c.mode, channels_last=c.channels_last, attention=c.attention
+            )
+        else:
+            table = KernelTable.of_engine(
+                graph, precision, attention=c.attention, runtime=c.runtime
+            )
         return table, LawKernels.of(KernelGraph.of(table, ROUNDS))
 
     def launches(self, table: KernelTable) -> float:

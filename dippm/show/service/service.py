@@ -377,6 +377,7 @@ def options_document(settings: Settings) -> dict[str, Any]:
     from dippm.devices import all_hosts
     from dippm.estimate.conditions import (
         ATTENTIONS,
+        EIGHT_BITS,
         MODES,
         OPTIMIZERS,
         PHASES,
@@ -396,7 +397,7 @@ def options_document(settings: Settings) -> dict[str, Any]:
     return {
         "schema": "dippm.options/1",
         "version": __version__,
-        "precisions": list(PRECISIONS),
+        "precisions": [*PRECISIONS, *EIGHT_BITS],
         "modes": list(MODES),
         "timers": list(TIMERS),
         "attentions": list(ATTENTIONS),

@@ -27,7 +27,7 @@ MOST_ARRIVING = 16
 IDLE_S = 60.0
 """After which a file of which nothing more comes is given up."""
 ASKED: dict[str, type[Predict | Compare]] = {"predict": Predict, "compare": Compare}
-OPTIONS = ("batch", "input", "device", "mig", "precision", "mode", "phase", "optimizer")
+OPTIONS = ("batch", "input", "device", "mig", "precision", "mode", "runtime", "phase", "optimizer")
 """Of a command, in its order; those of their default are left out, but for batch and device."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.estimate.features.engine import engine_kernels
+from dippm.estimate.features.engine import engine_kernels, in_eight_bits, session_kernels
 from dippm.estimate.features.kernel import Kernel
 
 SIZE = 1024.0
@@ -70,3 +70,37 @@ def test_parts_are_written_where_the_whole_will_lie() -> None:
 def test_a_part_that_somebody_else_reads_is_copied_into_the_whole() -> None:
     whole = stream("concat", 0, 1, size=2 * SIZE)._replace(read_bytes=4 * SIZE)
     assert kinds([conv(), conv(), whole, conv(0, 2)]).count("concat") == 1
+
+
+def test_onnx_runtime_folds_a_norm_and_adds_the_bias_in_a_pass() -> None:
+    kernels = [conv(), stream("batch_norm", 0), stream("activation", 1), stream("batch_norm", 2)]
+    found = session_kernels(kernels)
+    assert [k.kind for k in found] == ["conv_spatial", "broadcast", "activation", "batch_norm"]
+
+
+def test_onnx_runtime_adds_in_the_norm_that_alone_reads_the_sum() -> None:
+    kernels = [conv(), conv(), stream("elementwise", 0, 1), stream("layer_norm", 2)]
+    (*_, norm) = session_kernels(kernels)
+    assert (norm.kind, norm.sources) == ("layer_norm", (0, 1))
+    kept = session_kernels([*kernels, stream("activation", 2)])
+    assert [k.kind for k in kept].count("elementwise") == 1
+
+
+def test_eight_bits_pass_between_convolutions_and_end_at_dense_layers() -> None:
+    dense = stream("gemm", 1)._replace(unit="half", weight_bytes=64.0)
+    kernels = [conv(), stream("pool", 0), dense, stream("elementwise", 2), stream("softmax", 3)]
+    found = in_eight_bits(kernels)
+    assert [(k.unit == "int8", k.out_bytes) for k in found] == [
+        (True, 1),
+        (False, 1),
+        (True, 2),
+        (False, 2),
+        (False, 2),
+    ]
+    assert found[2].weight_bytes == 32.0
+    assert found[1].write_bytes == kernels[1].write_bytes / 2
+
+
+def test_a_depthwise_convolution_has_no_8_bit_unit() -> None:
+    (found,) = in_eight_bits([conv()._replace(kind="conv_depthwise", unit="fp32")])
+    assert (found.unit, found.out_bytes) == ("fp32", 1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from math import exp
 from typing import Any
 
@@ -14,12 +14,12 @@ import dippm
 from dataset.measured.nodes import GraphBuilder
 from dippm.decide.exploration.space import Space
 from dippm.devices import find
-from dippm.errors import ConditionsError
+from dippm.errors import ConditionsError, UnsupportedPrecisionError
 from dippm.estimate import pretrained
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
 from dippm.estimate.features.kernel_table import KernelTable
-from dippm.estimate.models.engine_law import tensorrt
+from dippm.estimate.models.engine_law import as_pytorch, as_run, tensorrt
 from dippm.estimate.models.targets import Estimates
 from dippm.model.graph import ModelGraph
 
@@ -80,12 +80,12 @@ def latency_ms(graph: ModelGraph, c: Conditions) -> float:
 @pytest.mark.parametrize("batch", [1, 32])
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_an_engine_is_between_its_roofline_and_the_compiler(graph, device, batch, precision):
-    c = replace(T4, device=find(device), batch=batch, precision=precision, timer="kernel")
-    compiled = replace(c, runtime="pytorch", mode="compiled", channels_last=True)
+    c = T4.replace(device=find(device), batch=batch, precision=precision, timer="kernel")
+    compiled = as_pytorch(c)
     found = ask(graph(), c).values["latency_ms"]
     slack = 1.001 * exp(tensorrt().half_width_at(c))
     assert found.value <= slack * latency_ms(graph(), compiled)
-    table = KernelTable.of_engine(graph(), c.precision)
+    table = KernelTable.of_engine(graph(), as_run(c).precision)
     assert found.value >= 0.999 * roofline_ms(table, batch, DeviceView.of(c.device)).sum()
     assert found.interval.low < found.value < found.interval.high
 
@@ -94,7 +94,7 @@ def test_no_launch_of_the_host_is_in_an_engine() -> None:
     found = ask(convolutional(), T4)
     assert found.host is not None
     assert found.host.launches == 1
-    slow = replace(T4, timer="kernel")
+    slow = T4.replace(timer="kernel")
     assert latency_ms(convolutional(), slow) == pytest.approx(found.values["latency_ms"].value, 0.1)
 
 
@@ -107,13 +107,13 @@ def test_norm_and_activation_run_in_their_convolution() -> None:
 def test_what_was_never_measured_is_said() -> None:
     assert not any("never measured" in w for w in ask(convolutional(), T4).warnings)
     for change in ({"batch": 8}, {"precision": "fp32"}, {"device": find("A100")}):
-        warnings = ask(convolutional(), replace(T4, **change)).warnings
+        warnings = ask(convolutional(), T4.replace(**change)).warnings
         assert any("never measured" in w and "assumption" in w for w in warnings)
     assert any("memory is that of compiled PyTorch" in w for w in ask(convolutional(), T4).warnings)
 
 
 def test_more_samples_take_longer() -> None:
-    times = [latency_ms(attentive(), replace(T4, batch=n)) for n in (1, 2, 8, 64)]
+    times = [latency_ms(attentive(), T4.replace(batch=n)) for n in (1, 2, 8, 64)]
     assert times == sorted(times)
 
 
@@ -134,7 +134,7 @@ def test_an_operator_that_no_layer_computes_is_named() -> None:
 )
 def test_what_is_of_pytorch_is_refused(change: dict[str, Any], hint: str) -> None:
     with pytest.raises(ConditionsError, match="and tensorrt was asked for") as error:
-        replace(T4, **change)
+        T4.replace(**change)
     assert hint in error.value.hint
 
 
@@ -147,20 +147,105 @@ def test_an_engine_of_nvidia_is_refused_on_the_gpu_of_another_vendor() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("onnxruntime", "onnxruntime is not predicted"),
-        ("tensorflow", "Known: pytorch, tensorrt"),
+        ("openvino", "openvino is not predicted"),
+        ("tensorflow", "Known: pytorch, torchscript, onnxruntime, tensorrt"),
         ("tensort", "Did you mean tensorrt"),
     ],
 )
 def test_an_unknown_runtime_names_the_next_step(name: str, hint: str) -> None:
     with pytest.raises(ConditionsError, match="unknown runtime") as error:
-        replace(T4, runtime=name)
+        T4.replace(runtime=name)
     assert hint in error.value.hint
 
 
-@pytest.mark.parametrize("name", ["trt", "TensorRT"])
-def test_an_engine_has_other_names(name: str) -> None:
-    assert replace(T4, runtime=name).runtime == "tensorrt"
+@pytest.mark.parametrize(
+    ("name", "runtime"), [("trt", "tensorrt"), ("TensorRT", "tensorrt"), ("ort", "onnxruntime")]
+)
+def test_an_engine_has_other_names(name: str, runtime: str) -> None:
+    assert T4.replace(runtime=name).runtime == runtime
+
+
+def test_a_narrower_format_takes_no_longer() -> None:
+    for device in ("T4", "V100", "L4", "H100"):
+        c = T4.replace(device=find(device), batch=16)
+        formats = ["fp32-ieee", "fp32", "fp16", "int8", *(["fp8"] if device in "L4 H100" else [])]
+        for graph in (convolutional(), attentive()):
+            times = [latency_ms(graph, c.replace(precision=p)) for p in formats]
+            assert all(b <= 1.001 * a for a, b in pairwise(times)), (device, times)
+
+
+def test_float32_of_an_engine_is_tf32_as_it_comes() -> None:
+    c = T4.replace(device=find("A100"), precision="fp32", batch=16)
+    fast, same, ieee = (
+        latency_ms(attentive(), c.replace(precision=p)) for p in ("fp32", "tf32", "fp32-ieee")
+    )
+    assert fast == pytest.approx(same)
+    assert fast < ieee
+
+
+def test_eight_bits_take_less_memory_and_say_what_stays_in_half() -> None:
+    c = T4.replace(batch=64)
+    half, narrow = (ask(convolutional(), c.replace(precision=p)) for p in ("fp16", "int8"))
+    saved = half.values["memory_mb"].value - narrow.values["memory_mb"].value
+    tensors_mb = 64 * 56 * 56 * 64 / 2**20  # a result in 8 bits is so much smaller than in 16
+    assert saved > tensors_mb
+    parts = narrow.memory_parts
+    assert parts is not None
+    assert parts.reserved_mb + parts.context_mb == pytest.approx(narrow.values["memory_mb"].value)
+    assert narrow.values["memory_mb"].interval.high == half.values["memory_mb"].interval.high
+    assert any("norms, softmax and attention stay in fp16" in w for w in narrow.warnings)
+    assert any("never measured on T4 in int8" in w for w in narrow.warnings)
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"runtime": "pytorch"}, "runtime=tensorrt"),
+        ({"runtime": "onnxruntime"}, "runtime=tensorrt"),
+        ({"device": find("P100")}, "DP4A"),
+        ({"precision": "fp8"}, "Ada and Hopper"),
+    ],
+)
+def test_eight_bits_need_an_engine_and_hardware(change: dict[str, Any], hint: str) -> None:
+    with pytest.raises(UnsupportedPrecisionError) as error:
+        T4.replace(**{"precision": "int8", **change})
+    assert hint in f"{error.value} {error.value.hint}"
+
+
+def test_runtimes_of_the_same_libraries_save_launches_alone() -> None:
+    c = T4.replace(device=find("A100"))
+    small, large = c.replace(batch=1), c.replace(batch=512)
+    for runtime in ("torchscript", "onnxruntime"):
+        for one, at_most in ((small, 0.75), (large, 1.0)):
+            eager = ask(convolutional(), one.replace(runtime="pytorch"))
+            found = ask(convolutional(), one.replace(runtime=runtime))
+            ratio = found.values["latency_ms"].value / eager.values["latency_ms"].value
+            assert ratio <= 1.001 * at_most, (runtime, one.batch)
+            assert any(f"{runtime} was never measured" in w for w in found.warnings)
+            wide, narrow = (a.values["latency_ms"].interval for a in (found, eager))
+            assert wide.high / wide.low > narrow.high / narrow.low
+
+
+def test_a_runtime_that_launches_says_how_often() -> None:
+    eager, session = (
+        ask(convolutional(), T4.replace(runtime=runtime)).host
+        for runtime in ("pytorch", "onnxruntime")
+    )
+    assert eager is not None
+    assert session is not None
+    assert session.launches == eager.launches == 24  # the pass that adds a bias stands for the norm
+
+
+def test_an_operator_that_needs_a_plugin_is_named() -> None:
+    found = ask(with_operator("bit_shift"), T4)
+    assert any("needs a plugin for bit_shift ×1" in w for w in found.warnings)
+    session = ask(with_operator("bit_shift"), T4.replace(runtime="onnxruntime"))
+    assert not any("plugin" in w for w in session.warnings)
+
+
+def test_torchscript_takes_what_pytorch_takes() -> None:
+    assert ask(with_operator("fft"), T4.replace(runtime="torchscript")).values
+    assert T4.replace(runtime="torchscript", precision="amp").precision == "amp"
 
 
 def test_a_checkpoint_without_kernels_refuses_an_engine() -> None:

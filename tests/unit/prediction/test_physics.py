@@ -74,6 +74,20 @@ def fared() -> dict[str, physics.Tally]:
     )
 
 
+@pytest.fixture(scope="module")
+def engines() -> dict[str, physics.Tally]:
+    predictor = pretrained.load().predictor
+    names = ("A100-40GB", "A100-80GB", "H100-SXM-80GB", "H200", "L4", "L40S", "T4", "V100")
+    formats = ("fp32-ieee", "fp32", "fp16", "int8", "fp8")
+    asked = map(find, names), (1, 2, 8, 64, 1024), formats
+    points = physics.points(*asked, slices=False, runtime="tensorrt")
+    graphs = {"convolutional": convolutional(), "dense": dense()}
+    return physics.tallies(
+        (physics.sweep(predictor, graph, name, points) for name, graph in graphs.items()),
+        TOLERANCE,
+    )
+
+
 @pytest.mark.parametrize("law", physics.HOLDING)
 def test_the_law_holds(fared, law) -> None:
     tally = fared[law]
@@ -108,6 +122,13 @@ def test_the_laws_of_compiled_mode_hold() -> None:
         assert tally.tried >= 24
         told = f"{law}: {tally.violated}: {tally.worst} {tally.example}"
         assert not tally.violated or tally.worst < SLACK.get(law, 1.0), told
+
+
+@pytest.mark.parametrize("law", physics.OF_ENGINES)
+def test_the_laws_of_engines_hold(engines, law) -> None:
+    tally = engines[law]
+    assert tally.tried >= 20
+    assert not tally.violated, f"{tally.violated} of {tally.tried}: {tally.worst} {tally.example}"
 
 
 def test_a_law_is_seen_to_be_broken() -> None:

@@ -11,6 +11,7 @@
   ];
   const at = (id) => document.getElementById(id);
   const models = { a: {}, b: {} }; // file, shown, sha256
+  let runtimes = []; // beside PyTorch, which has modes
   let options = null;
   let going = null; // what is being asked: how to end it
   let drawn = []; // charts, to draw again when the window changes
@@ -130,8 +131,9 @@
     const held = models[from];
     const name = at(`name-${from}`).value.trim();
     if (!held.file && !name) throw new Refused({ message: "there is no model yet", hint: "Drop a file, choose one, or type a name such as timm:resnet50." }, 0);
+    const how = at("mode").value;
     const given = {
-      mode: at("mode").value, phase: at("phase").value, precision: at("precision").value,
+      ...(runtimes.includes(how) ? { runtime: how } : { mode: how }), phase: at("phase").value, precision: at("precision").value,
       device: at(`device-${side}`).value,
     };
     if (!at("optimizer").disabled) given.optimizer = at("optimizer").value;
@@ -681,7 +683,8 @@
     const plain = (list) => list.map((one) => [one, one]);
     fill("precision", plain(options.precisions), "fp32");
     fill("phase", plain(options.phases), "inference");
-    fill("mode", plain(options.modes), "eager");
+    runtimes = options.runtimes.filter((one) => one !== "pytorch");
+    fill("mode", plain([...options.modes, ...runtimes]), "eager");
     fill("optimizer", plain(options.optimizers), "sgd");
     const phase = () => { at("optimizer").disabled = at("phase").value === "inference"; };
     at("phase").addEventListener("change", phase);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -72,6 +72,19 @@ _OUR_WORDS = (
 """In errors that tensors without data bring about: attention gives another order of axes there."""
 
 
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """Which numbers are worked out while a module runs, see `constant_folding`.
+
+    Attributes:
+        known: that the module keeps.
+        everywhere: whether they stay known on another device.
+    """
+
+    known: Kept
+    everywhere: bool = False
+
+
 class Attempt:
     """Exports of one module.
 
@@ -111,6 +124,7 @@ class Attempt:
         self._sizes = StatedSizes()
         self._noted: dict[str, None] = {}
         self.gradients, self._padded = Gradients(), PaddedSequences()
+        self._folding: Folding | None = None
         self.forget()
 
     @property
@@ -211,11 +225,11 @@ class Attempt:
         if not _is_on_data(self.first_error):
             return None
         settings = settings_of(self._kept)
-        ways = [(False, settings), (True, settings), (True, self._kept)]
+        ways = [Folding(settings), Folding(settings, True), Folding(self._kept, True)]
         first = 1 if self.call.has_numbers else 0
         last = 3 if watched or not self.call.has_batch else 2  # tables change nothing at one batch
-        for self._everywhere, self._known in ways[first:last]:
-            self._knows = True
+        for folding in ways[first:last]:
+            self._folding = folding
             if watched and not self.runs(batch, self.choices[0]):  # much cheaper than an export
                 continue
             if (program := self.at(batch, watched=watched)) is not None:
@@ -224,9 +238,8 @@ class Attempt:
         return None
 
     def forget(self) -> None:
-        """Work nothing out in the exports that follow; see `known`."""
-        self._knows, self._everywhere = self.call.has_numbers, False
-        self._known = settings_of(self._kept)
+        """Work nothing out in the exports that follow but given numbers; see `known`."""
+        self._folding = Folding(settings_of(self._kept)) if self.call.has_numbers else None
 
     def stated(self, batch: int) -> ExportedProgram | None:
         """Return the program with an upper bound for each size that depends on data.
@@ -480,9 +493,10 @@ class Attempt:
 
     def numbers(self) -> AbstractContextManager[Any]:
         """Return what works out numbers, if that is needed."""
-        if not self._knows:
+        if self._folding is None:
             return nullcontext()
-        return KnownNumbers(self.module, self._known, everywhere=self._everywhere)
+        known, everywhere = self._folding.known, self._folding.everywhere
+        return KnownNumbers(self.module, known, everywhere=everywhere)
 
     def _tensors(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
         if self.on_meta:

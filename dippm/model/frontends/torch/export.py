@@ -30,7 +30,7 @@ from dippm.model.frontends.torch.prepare import evaluating, on_meta, unwrapped, 
 from dippm.model.frontends.torch.program import call_of_program, is_static
 from dippm.model.frontends.torch.quantized import quantization_notes, with_float_layers
 from dippm.model.frontends.torch.script import check_not_rewritten, with_hidden_scripts
-from dippm.model.frontends.torch.signature import accepted
+from dippm.model.frontends.torch.signature import candidate_calls
 
 CHECK_BATCH = 13
 """A second batch, for exports whose first one does not tell whether they scale."""
@@ -103,9 +103,12 @@ def export(module: torch.nn.Module, inputs: InputSpec) -> Exported:
     is_trace = isinstance(module, torch.jit.ScriptModule)
     if isinstance(module, torch.jit.ScriptModule):
         check_not_rewritten(module)
-    exported = accepted(
-        module, inputs, lambda call: _export(module, call, inputs, is_trace=is_trace)
-    )
+    for candidate in candidate_calls(module, inputs):
+        try:
+            exported = _export(module, candidate.call(), inputs, is_trace=is_trace)
+            break
+        except (InputShapeError, ConversionError) as error:
+            candidate.refusal = error
     if not exported.program.graph.output_node().all_input_nodes:
         raise ConversionError(
             f"{type(module).__name__} returns no tensor",
@@ -129,23 +132,33 @@ def accepted_inputs(module: torch.nn.Module, inputs: InputSpec, batch: int) -> A
     copied = on_meta(module)
     subject = module if copied is None else copied
 
-    def tried(call: Call) -> Accepted:
-        with evaluating(subject), torch.no_grad():
-            attempt = Attempt(subject, call, on_meta=copied is not None)
-            if has_sequence_first(subject) and _misplaces_batch(attempt):
-                call = replace(call, leaves=tuple(map(_with_batch_second, call.leaves)))
-                attempt = Attempt(subject, call, on_meta=copied is not None)
-            fitting = [choice for choice in attempt.choices if attempt.runs(batch, choice)]
-            if not fitting and attempt.refused_inputs:
-                raise attempt.error(str(inputs))
-        dtypes = (fitting or attempt.choices)[0]  # the likeliest, if it cannot run without data
-        tensors = {
-            leaf.name: torch.empty(leaf.full_shape(batch), dtype=dtypes[leaf.name], device="meta")
-            for leaf in call.leaves
-        }
-        return Accepted(tensors, call)
+    for candidate in candidate_calls(module, inputs):
+        try:
+            found = _accepted(subject, candidate.call(), inputs, batch, on_meta=copied is not None)
+            break
+        except (InputShapeError, ConversionError) as error:
+            candidate.refusal = error
+    return found
 
-    return accepted(module, inputs, tried)
+
+def _accepted(
+    module: torch.nn.Module, call: Call, inputs: InputSpec, batch: int, *, on_meta: bool
+) -> Accepted:
+    """Return the inputs of one call; raises what `accepted_inputs` does."""
+    with evaluating(module), torch.no_grad():
+        attempt = Attempt(module, call, on_meta=on_meta)
+        if has_sequence_first(module) and _misplaces_batch(attempt):
+            call = replace(call, leaves=tuple(map(_with_batch_second, call.leaves)))
+            attempt = Attempt(module, call, on_meta=on_meta)
+        fitting = [choice for choice in attempt.choices if attempt.runs(batch, choice)]
+        if not fitting and attempt.refused_inputs:
+            raise attempt.error(str(inputs))
+    dtypes = (fitting or attempt.choices)[0]  # the likeliest, if it cannot run without data
+    tensors = {
+        leaf.name: torch.empty(leaf.full_shape(batch), dtype=dtypes[leaf.name], device="meta")
+        for leaf in call.leaves
+    }
+    return Accepted(tensors, call)
 
 
 def re_export(program: ExportedProgram, inputs: InputSpec) -> Exported:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from dippm.errors import ConversionError, DippmError, InputShapeError
+from dippm.errors import ConversionError, InputShapeError
 from dippm.model.frontends.frontend import FORMS, InputSpec
 from dippm.model.frontends.torch.call import (
     ByParameter,
@@ -33,7 +33,6 @@ EDGES = re.compile(r"(^|[_.])edge_index$")
 """The edges of a graph, 2 × E, as PyTorch Geometric names them."""
 
 MASK_NAME = re.compile(r"mask|valid")
-Result = TypeVar("Result")
 _EMPTY = inspect.Parameter.empty
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _GRAPH_NOTE = (
@@ -60,83 +59,82 @@ _LIST_NOTE = (
 )
 
 
-def accepted(module: torch.nn.Module, inputs: InputSpec, use: Callable[[Call], Result]) -> Result:
-    """Return what comes of the call that gives a module these inputs, or its own if there are none.
+@dataclass(slots=True)
+class Candidate:
+    """A call that a module may accept.
 
-    Of its own inputs, those are tried in turn that it may be used with.
+    Attributes:
+        parameters: of `forward`.
+        inputs: sizes by parameter of `forward`, without the batch.
+        floating: type of inputs that are floating-point numbers.
+        notes: what was assumed, for the user.
+        refusal: why the module does not work with it, told by whoever tried; the next candidate
+            depends on it.
+    """
+
+    parameters: list[inspect.Parameter]
+    inputs: InputSpec
+    floating: torch.dtype
+    notes: tuple[str, ...] = ()
+    refusal: InputShapeError | ConversionError | None = None
+
+    def call(self) -> Call:
+        """Return the call that gives a module these inputs.
+
+        Raises:
+            InputShapeError: if the names are not those of the module, or some are missing.
+        """
+        inputs, notes, parameters = self.inputs, self.notes, self.parameters
+        inputs = inputs.in_order([p.name for p in parameters if p.kind not in _VARIABLE])
+        if "" in inputs.shapes and parameters and is_list_of_tensors(parameters[0].annotation):
+            notes = (*notes, _LIST_NOTE.format(name=parameters[0].name))
+        inputs = _with_parameter_names(parameters, inputs)
+        constants = _checked(parameters, inputs)
+        kinds = {"bool": torch.bool, "int": torch.int64, "float": self.floating}
+        leaves = [_leaf(name, inputs, parameters, kinds) for name in inputs.shapes]
+        if any(leaf.name for leaf in leaves if EDGES.search(leaf.name)):
+            leaves = [leaf if leaf.named else _without_batch(leaf) for leaf in leaves]
+            notes = (*notes, _GRAPH_NOTE)
+        return Call(tuple(leaves), ByParameter(parameters, constants), notes)
+
+
+def candidate_calls(module: torch.nn.Module, inputs: InputSpec) -> Iterator[Candidate]:
+    """Yield the calls to try in turn, until one works: with these inputs, or with a module's own.
+
+    Whoever tries a candidate in vain says why in its `refusal`; after the last one the first
+    refusal is raised.
 
     Args:
         module: any module.
         inputs: shapes by parameter of `forward`; "" is the first one. Names with dots lead into
             dictionaries, data classes and tuples: "batch.image", "state.0".
-        use: raises `InputShapeError` if the module does not accept them.
 
     Raises:
-        InputShapeError: if the names are not those of the module, or some are missing; the first
-            one that `use` raised.
+        InputShapeError: if the module says nothing of its inputs; the first refusal.
+        ConversionError: the first refusal.
     """
     _check_forward(module)
     parameters, floating = forward_parameters(module), float_dtype(module)
     if inputs.shapes or inputs.values:
-        return _accepted_as_given(parameters, inputs, floating, use)
+        given = Candidate(parameters, inputs, floating)
+        yield given
+        one = with_known_masks(inputs)
+        if isinstance(given.refusal, ConversionError) and one is not None:
+            yield Candidate(parameters, one, floating, (_NO_PADDING,))
+        raise given.refusal or _silence(module, parameters)
     names, needed = [p.name for p in parameters], _needed(parameters)
-    refusal: DippmError | None = None
+    first: InputShapeError | ConversionError | None = None
     for own in own_inputs(module, names, needed):
-        try:
-            return use(_bound(parameters, own.spec, floating, own.notes))
-        except InputShapeError as error:
-            refusal = refusal or error
-        except ConversionError as error:  # accepted, but not to be followed
-            refusal = refusal or error
+        candidate = Candidate(parameters, own.spec, floating, own.notes)
+        yield candidate
+        first = first or candidate.refusal
+        if isinstance(candidate.refusal, ConversionError):  # accepted, but not to be followed
             break
-    on_data = isinstance(refusal, ConversionError)
+    on_data = isinstance(first, ConversionError)
     for own in last_inputs(module, names, needed):
         if not on_data or own.values:
-            with contextlib.suppress(ConversionError, InputShapeError):
-                return use(_bound(parameters, own.spec, floating, own.notes))
-    raise refusal or _silence(module, parameters)
-
-
-def _accepted_as_given(
-    parameters: list[inspect.Parameter],
-    inputs: InputSpec,
-    floating: torch.dtype,
-    use: Callable[[Call], Result],
-) -> Result:
-    """Return what comes of given inputs; of one sample without padding if the masks are read."""
-    try:
-        return use(_bound(parameters, inputs, floating))
-    except ConversionError:
-        one = with_known_masks(inputs)
-        if one is None:
-            raise
-        with contextlib.suppress(ConversionError, InputShapeError):
-            return use(_bound(parameters, one, floating, (_NO_PADDING,)))
-        raise
-
-
-def _bound(
-    parameters: list[inspect.Parameter],
-    inputs: InputSpec,
-    floating: torch.dtype,
-    notes: tuple[str, ...] = (),
-) -> Call:
-    """Return the call that gives a module these inputs.
-
-    Raises:
-        InputShapeError: if the names are not those of the module, or some are missing.
-    """
-    inputs = inputs.in_order([p.name for p in parameters if p.kind not in _VARIABLE])
-    if "" in inputs.shapes and parameters and is_list_of_tensors(parameters[0].annotation):
-        notes = (*notes, _LIST_NOTE.format(name=parameters[0].name))
-    inputs = _with_parameter_names(parameters, inputs)
-    constants = _checked(parameters, inputs)
-    kinds = {"bool": torch.bool, "int": torch.int64, "float": floating}
-    leaves = [_leaf(name, inputs, parameters, kinds) for name in inputs.shapes]
-    if any(leaf.name for leaf in leaves if EDGES.search(leaf.name)):
-        leaves = [leaf if leaf.named else _without_batch(leaf) for leaf in leaves]
-        notes = (*notes, _GRAPH_NOTE)
-    return Call(tuple(leaves), ByParameter(parameters, constants), notes)
+            yield Candidate(parameters, own.spec, floating, own.notes)
+    raise first or _silence(module, parameters)
 
 
 def _check_forward(module: torch.nn.Module) -> None:

@@ -17,8 +17,8 @@ from dippm.decide.language.parallel import exchange_ms, group_of, part_of
 from dippm.decide.language.setting import Setting
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.host import latency_ms, launch_share
-from dippm.estimate.models.hybrid import Z90, Hybrid
-from dippm.estimate.models.intervals import COVERAGE, interval_features, interval_group
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.intervals import COVERAGE, Z90, interval_features, interval_group
 from dippm.estimate.models.power import achieved_shares, idle_power_w
 from dippm.estimate.models.targets import Estimate, Interval
 

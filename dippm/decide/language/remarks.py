@@ -7,7 +7,8 @@ from math import exp
 
 from dippm.decide.language.architecture import Decoder
 from dippm.decide.language.passes import PassCost, Passes
-from dippm.estimate.models.hybrid import HOST_DECIDES, Z90
+from dippm.estimate.models.answer_warnings import HOST_DECIDES
+from dippm.estimate.models.intervals import Z90
 
 
 def remarks(passes: Passes, decoder: Decoder, first: PassCost, last: PassCost) -> Iterator[str]:

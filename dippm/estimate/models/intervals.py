@@ -24,6 +24,8 @@ from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.models.novelty import Novelty
 
 COVERAGE = 0.9
+Z90, Z99 = 1.645, 2.326
+"""Quantiles of the normal distribution: 90 % lie within ±Z90, 99 % below Z99."""
 FEATURES = (
     "one",
     "log_spread",

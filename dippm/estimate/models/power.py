@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.devices import Device
+from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel import UNITS
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import (
@@ -29,6 +30,8 @@ from dippm.estimate.features.kernel_features import (
     roofline_parts_ms,
 )
 from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.intervals import COVERAGE, Z90
+from dippm.estimate.models.targets import Estimate
 
 Floats = NDArray[np.float64]
 SHARES = ("tensor", "vector", "elementwise", "memory")
@@ -149,3 +152,76 @@ def work_ms(table: KernelTable, batch: int, view: DeviceView) -> Floats:
     faster = view.peak_flops_per_ms[table.unit] > view.peak_flops_per_ms[_FP32]
     chosen = (matrix & faster, matrix & ~faster, ~matrix)
     return np.stack([*(np.where(those, compute, 0.0) for those in chosen), memory])
+
+
+def absent_power(c: Conditions) -> str | None:
+    """Return why the power under some conditions cannot be had; None if it can."""
+    if c.mig is not None:
+        return "power is measured for the board, not for a MIG slice"
+    if c.device.power_limit_w is None:
+        return f"the power limit of {c.device.name} is not known"
+    return None
+
+
+def power_estimate(power: PowerModel, device: Device, power_w: float) -> Estimate:
+    """Return a predicted mean power in W with its interval, which idle power and limit bound.
+
+    Raises:
+        DeviceError: if the device's power limit is not known.
+    """
+    estimate = Estimate.around(power_w, Z90 * power.log_error, COVERAGE)
+    return estimate.clipped(idle_power_w(device), device.known("power_limit_w"))
+
+
+def energy_estimate(power_w: Estimate, latency: Estimate) -> Estimate:
+    """Return the energy of a pass in J: mean power in W times latency in ms / 1000.
+
+    Its errors are taken as independent: the half widths add in squares in the log.
+    """
+    value = power_w.value * latency.value / 1e3
+    half = np.hypot(
+        np.log(power_w.interval.high / power_w.value),
+        np.log(latency.interval.high / latency.value),
+    )
+    return Estimate.around(value, float(half), COVERAGE)
+
+
+def energy_shares(
+    power: PowerModel,
+    waiting_w: float,
+    energy_j: float,
+    total_ms: float,
+    times: Floats,
+    work: Floats,
+) -> tuple[Floats, float]:
+    """Return the energy of each kernel in J, shape (K,), and that of the host; they sum to all.
+
+        E   = waiting · T + active                 the law of the module, times the latency
+        E_i = waiting · t_i + active · s_i / Σ s   s_i = floor · t_i + Σ coefficient · work_i
+
+    Nothing of the law is changed: a kernel has the board's waiting power while it runs, and of
+    what comes on top as much as it adds to the score s, which is linear in kernels. That power
+    rises less the more a board does (u of the law) is a property of the whole pass and falls on
+    all alike. What the board draws while it waits for the host is the host's.
+
+    Args:
+        power: the law that the energy comes from.
+        waiting_w: power of the board between kernels.
+        energy_j: of the whole pass.
+        total_ms: its latency.
+        times: of the kernels in ms, shape (K,).
+        work: what they do at the device's peaks, see `work_ms`, shape (4, K).
+    """
+    busy_ms = float(times.sum())
+    waiting_j = min(waiting_w * total_ms / 1e3, energy_j)
+    scores = power.floor * times
+    for coefficient, part in zip(power.coefficients, work, strict=True):
+        whole_ms = float(part.sum())
+        if whole_ms > 0:  # a share of more than all of a peak counts as all of it
+            scores = scores + coefficient * part * min(1.0, busy_ms / whole_ms)
+    score = float(scores.sum())
+    if score <= 0:
+        scores, score = times, busy_ms
+    waiting = waiting_j / total_ms * times
+    found = waiting + (energy_j - waiting_j) * scores / max(score, 1e-300)
+    return found, energy_j - float(found.sum())

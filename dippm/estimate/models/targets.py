@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import exp
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
@@ -50,6 +51,17 @@ class Estimate:
         low, high = amount / self.interval.high, amount / self.interval.low
         return Estimate(amount / self.value, Interval(low, high, self.interval.coverage))
 
+    @classmethod
+    def around(cls, value: float, log_half_width: float, coverage: float) -> Estimate:
+        """Return a value in the middle of its interval, on a logarithmic scale."""
+        factor = exp(log_half_width)
+        return cls(value, Interval(value / factor, value * factor, coverage))
+
+    def clipped(self, least: float, most: float) -> Estimate:
+        """Return the same with an interval that ends where the value cannot be."""
+        low, high = max(self.interval.low, least), min(self.interval.high, most)
+        return Estimate(self.value, Interval(low, high, self.interval.coverage))
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
@@ -65,8 +77,8 @@ class OperatorCost:
         macs: multiply-accumulates.
         bytes_moved: bytes read and written, weights included.
         path: of the module or layer, see `OpNode.path`; "" for the host.
-        energy_j: its part of the predicted energy, see `dippm.estimate.models.energy_shares`; None
-            if the energy is not predicted, or not by operator.
+        energy_j: its part of the predicted energy, see `power.energy_shares`; None if the energy is
+            not predicted, or not by operator.
         flops: floating-point operations of its kernels, beside MACs those of element-wise work.
         unit: arithmetic that carries most of them, one of `dippm.estimate.features.kernel.UNITS`;
             "" if nobody says.

@@ -1,0 +1,149 @@
+"""What to know about an answer of `hybrid`: what was never measured, what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
+from math import exp, expm1, log, sqrt
+
+from dippm.devices import Device, find, is_catalogued
+from dippm.devices.device import FEWEST_LAUNCHES
+from dippm.estimate.conditions import Conditions, same_arithmetic
+from dippm.estimate.features.kernel import UNITS
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import USUAL_CLOCK_MHZ
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.intervals import FEATURES, Z90, IntervalLaw, IntervalTerms
+from dippm.estimate.models.phases import PhaseModel
+from dippm.estimate.models.targets import Estimate, HostUse
+from dippm.model.graph.model_graph import ModelGraph
+
+HOST_DECIDES = 0.5
+"""From this share of the latency on, an answer says that it depends on the host."""
+_LAUNCHES = FEATURES.index("log_launches")
+
+
+def graph_warnings(
+    graph: ModelGraph, table: KernelTable, device: Device, measured_classes: Collection[str]
+) -> Iterator[str]:
+    """Name operators and kernels of which little is known.
+
+    Args:
+        graph: the model.
+        table: its kernels.
+        device: that runs them.
+        measured_classes: classes of kernels that the checkpoint learned from.
+    """
+    unknown = dict(graph.unknown_ops)
+    if unknown:
+        listed = ", ".join(f"{name} ×{count}" for name, count in sorted(unknown.items()))
+        yield f"operators without a cost rule, taken as memory-bound: {listed}"
+    classes = tuple(KERNEL_CLASSES)
+    launched = {classes[k] for k in set(table.kind.tolist())}
+    unseen = sorted(launched - set(measured_classes))
+    if unseen:
+        yield f"kernel classes never measured: {', '.join(unseen)}"
+    if (table.unit == UNITS.index("int8")).any():
+        rate = "rate" if "int8" in device.peak_tflops else "rate, taken as that of fp16,"
+        yield (
+            f"8-bit products were never measured: estimated by {device.name}'s int8 {rate} "
+            "with the efficiency of half precision"
+        )
+
+
+def device_warnings(
+    c: Conditions, measured: Mapping[str, Sequence[str]], phase: PhaseModel, launches: float
+) -> Iterator[str]:
+    """Say what is not known of a device, or was never measured on it.
+
+    Args:
+        c: the conditions.
+        measured: precisions by name of the devices that the checkpoint learned from.
+        phase: of the checkpoint.
+        launches: of the graph.
+    """
+    device = c.device
+    changed = _changed(device)
+    if changed:
+        yield f"{device.name} differs from the catalogue's in {', '.join(changed)}"
+    if device.boost_clock_mhz is None:
+        yield (
+            f"the boost clock of {device.name} is not known: short kernels are taken to run "
+            f"at {USUAL_CLOCK_MHZ:,} MHz (boost_clock_mhz)"
+        )
+    precisions = measured.get(device.name)
+    if device.calibration:
+        if launches >= FEWEST_LAUNCHES and not device.calibration.has_models:
+            yield (
+                f"{device.name} was calibrated with single operators alone, which say little "
+                "of whole models: about ten models say more"
+            )
+    elif precisions is None:
+        yield phase.never_measured(device.name)
+    elif not set(precisions).intersection(same_arithmetic(device, c.precision)):
+        yield f"{c.precision} was never measured on {device.name}, only {', '.join(precisions)}"
+    if device.is_of_another_vendor:
+        yield (
+            f"{device.name} is no NVIDIA GPU: which kernels are launched, memory and power "
+            "follow laws of NVIDIA's, and so do the intervals"
+        )
+
+
+def batch_warnings(batch: int, measured: Sequence[int]) -> Iterator[str]:
+    """Say that a batch is outside of (smallest, largest) that was measured."""
+    low, high = measured
+    if not low <= batch <= high:
+        yield f"batch {batch} is outside of what was measured ({low} to {high})"
+
+
+def calibration_warnings(c: Conditions, terms: IntervalTerms, law: IntervalLaw) -> Iterator[str]:
+    """Say what is wide about the interval of a calibrated device."""
+    found, name = c.device.calibration, c.device.name
+    if found is None or not found.has_models or terms.features[_LAUNCHES] < log(FEWEST_LAUNCHES):
+        return
+    if not found.models:
+        yield (
+            f"the calibration of {name} does not say how far models left out of it were off (fewer "
+            "than three, or a file of an older version): the interval is that of a GPU without a "
+            "calibration; measure about ten models and run `dippm calibrate` again"
+        )
+    elif terms.own is None:
+        what = "training steps" if c.phase != "inference" else f"{c.mode} {c.precision}"
+        yield (
+            f"{name} was calibrated without {what}: the interval is that of a GPU without a "
+            "calibration"
+        )
+    elif terms.is_widened(law, Z90):
+        yield (
+            f"models left out of the calibration of {name} were ±"
+            f"{100 * expm1(terms.own.left_out):.0f} % off, more than on other GPUs: the interval "
+            "is wider than it was without the calibration; `dippm calibrate` names the models"
+        )
+
+
+def host_warnings(host: HostUse, latency: Estimate) -> Iterator[str]:
+    """Say that a latency depends on its host, and how much of the interval is the host's."""
+    if host.share < HOST_DECIDES:
+        return
+    text = (
+        f"the host decides this latency: {host.launches:,} launches at {host.launch_us:.1f} µs each"
+    )
+    if host.assumed:
+        machines = Z90 * host.log_sd
+        whole = log(latency.interval.high / latency.value)
+        rest = sqrt(max(whole**2 - (machines * host.share) ** 2, 0.0))
+        text += (
+            f", the time of {host.name}, which was assumed; machines differ by a factor of "
+            f"{exp(machines):.1f} either way: name yours (`--host`, `dippm hosts` lists them), and "
+            f"the interval is a factor of {exp(rest):.2f} either way, not {exp(whole):.2f}; the "
+            "rest is not the host's"
+        )
+    yield f"{text}; a larger batch or compiled mode is less bound to it"
+
+
+def _changed(device: Device) -> list[str]:
+    """Return the fields in which a device is not the one of the catalogue that has its name."""
+    if not is_catalogued(device.name):
+        return []
+    known = find(device.name)
+    return [f.name for f in fields(device) if getattr(device, f.name) != getattr(known, f.name)]

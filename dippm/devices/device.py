@@ -164,6 +164,9 @@ class Device:
     aliases: tuple[str, ...] = ()
     calibration: Calibration | None = None
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # the rates are a mapping; equal devices have equal names
+
     @property
     def memory_family(self) -> MemoryFamily | None:
         """Return "stacked" of HBM, "board" of GDDR, None of other memory or if it is not known."""

@@ -8,7 +8,6 @@ take the law as it answers for other models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,8 +30,6 @@ from dippm.estimate.models.law_kernels import LawKernels
 from dippm.estimate.models.novelty import Novelty
 from dippm.estimate.models.order import Order
 from dippm.estimate.models.ordered_times import OrderedTimes
-
-Devices = tuple[Device, ...]
 
 
 class KernelTime(NamedTuple):
@@ -137,25 +134,11 @@ class KernelClock:
 
 
 class _GpusInOrder(Order):
-    """The order of GPUs alone: kernels of half precision have no other format to be held against.
-
-    It keeps what it finds for a device, which its clock keeps.
-    """
-
-    def __init__(self, measured: Mapping[str, Sequence[str]]) -> None:
-        super().__init__(measured)
-        self._beside: dict[tuple[int, Precision], tuple[Devices, Devices]] = {}
+    """The order of GPUs alone: half precision has no other format to be held against."""
 
     def never_faster(self, device: Device, precision: Precision) -> tuple[Precision, ...]:
         """Return nothing."""
         return ()
-
-    def neighbours(self, device: Device, precision: Precision) -> tuple[Devices, Devices]:
-        """Return the (smaller, larger) GPUs next to one."""
-        key = id(device), precision
-        if key not in self._beside:
-            self._beside[key] = super().neighbours(device, precision)
-        return self._beside[key]
 
 
 def with_eight_bits(device: Device) -> Device:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dippm.devices import Device, all_devices, find
 from dippm.estimate.conditions import Precision, supported_precisions
 
+Neighbours = tuple[tuple[Device, ...], tuple[Device, ...]]
+"""The smaller GPUs next to one, and the larger ones."""
 _FIGURES = ("sm_count", "bandwidth_gb_s", "l2_mb")
 WIDE, HALF = "32 bits", "16 bits"
 FORMATS: dict[Precision, str] = {
@@ -42,9 +44,7 @@ def never_faster(device: Device, precision: Precision) -> tuple[Precision, ...]:
     return (autocast, plain) if has_unit else (autocast,)
 
 
-def neighbours(
-    device: Device, measured: Iterable[str], precision: Precision
-) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
+def neighbours(device: Device, measured: Iterable[str], precision: Precision) -> Neighbours:
     """Return the GPUs next to one: (next smaller, next larger measured one).
 
     A smaller one has less of everything or the same; of those the largest are returned, since they
@@ -102,20 +102,16 @@ class Order:
 
     def __init__(self, measured: Mapping[str, Sequence[str]]) -> None:
         self._measured = measured
-        self._known: dict[tuple[int, Precision], tuple[tuple[Device, ...], tuple[Device, ...]]] = {}
+        self._known: dict[tuple[Device, Precision], Neighbours] = {}
 
     def never_faster(self, device: Device, precision: Precision) -> tuple[Precision, ...]:
         """Return what the function of this name does."""
         return never_faster(device, precision)
 
-    def neighbours(
-        self, device: Device, precision: Precision
-    ) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
+    def neighbours(self, device: Device, precision: Precision) -> Neighbours:
         """Return the (smaller, larger) GPUs next to one, see the function of this name."""
-        found = self._known.get((id(device), precision))
-        if found is None:
+        key = device, precision
+        if key not in self._known:
             measured = self._measured.get(FORMATS[precision], ())
-            found = neighbours(device, measured, precision)
-            if any(device is one for one in all_devices()):  # those live as long as this
-                self._known[id(device), precision] = found
-        return found
+            self._known[key] = neighbours(device, measured, precision)
+        return self._known[key]

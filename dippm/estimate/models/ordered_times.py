@@ -28,7 +28,7 @@ from dippm.estimate.models.kernel_law import Floats, KernelTimes, Law, Place
 from dippm.estimate.models.law_kernels import Integers, LawKernels
 from dippm.estimate.models.order import Order, is_same_chip
 
-Point = tuple[int, Precision, MigProfile | None, Mode]
+Point = tuple[Device, Precision, MigProfile | None, Mode]
 """Identity of the device, precision or the first that is the same, slice, mode."""
 
 _SLOWER_COMPILED = np.array([row.slower_compiled for row in KERNEL_CLASSES.values()])
@@ -73,7 +73,6 @@ class OrderedTimes:
         self._bounds: dict[Point, Bounds] = {}
         self._lone: dict[Point, KernelTimes] = {}
         self._ordered: dict[Point, KernelTimes] = {}
-        self._devices: dict[int, Device] = {}
 
     def at(self, c: Conditions) -> KernelTimes:
         """Return the ordered times under conditions of this batch."""
@@ -214,11 +213,10 @@ class OrderedTimes:
         return times
 
     def _point(self, c: Conditions) -> Point:
-        self._devices[id(c.device)] = c.device  # an identity is another's once its owner is gone
-        return id(c.device), c.precision, c.mig, c.mode
+        return c.device, c.precision, c.mig, c.mode
 
     def _arithmetic(self, c: Conditions) -> Point:
-        return id(c.device), same_arithmetic(c.device, c.precision)[0], c.mig, c.mode
+        return c.device, same_arithmetic(c.device, c.precision)[0], c.mig, c.mode
 
 
 def _in_eager(c: Conditions) -> Conditions:

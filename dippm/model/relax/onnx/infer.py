@@ -39,7 +39,7 @@ class Inference:
         self._imports = [helper.make_opsetid(d, v) for d, v in self._known.items()]
         self._ir_version = min(model.ir_version, onnx.IR_VERSION)
         self._schemas: dict[tuple[str, str], Any] = {}
-        self._defaults: dict[int, list[onnx.AttributeProto]] = {}
+        self._defaults: dict[tuple[str, str, int], list[onnx.AttributeProto]] = {}
 
     def opset(self, node: onnx.NodeProto) -> int:
         """Return the version of a node's domain."""
@@ -146,7 +146,7 @@ class Inference:
 
         STFT without `onesided` is inferred with all frequencies, though its default is half.
         """
-        key = id(schema)  # the schemas are kept, so no other gets its number
+        key = schema.domain, schema.name, schema.since_version
         if key not in self._defaults:
             defaults = (attribute.default_value for attribute in schema.attributes.values())
             self._defaults[key] = [value for value in defaults if value.name and value.type]

@@ -66,7 +66,7 @@ class Layers:
 
     def __init__(self) -> None:
         self.bodies: dict[tuple[Any, ...], FlatGraph | None] = {}
-        self.cells: dict[int, _Cell | None] = {}
+        self.cells: dict[tuple[Any, ...], _Cell | None] = {}
 
     def find(
         self, loop: tf.Operation, functions: Mapping[str, FunctionDef]
@@ -79,7 +79,7 @@ class Layers:
         rows, start = source.inputs[0], tf.get_static_value(loop.inputs[cell.counter])
         if start is None or start != 0 or not rows.shape.is_fully_defined():
             return None
-        condition = self._body(loop, functions, "cond")
+        _, condition = self._body(loop, functions, "cond")
         return (cell, rows) if _takes_all(condition, loop, rows.shape[0]) else None
 
     def is_layer(self, loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> bool:
@@ -87,17 +87,15 @@ class Layers:
         return self.find(loop, functions) is not None
 
     def _cell(self, loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> _Cell | None:
-        body = self._body(loop, functions, "body")
-        if body is None:
-            return None
-        if id(body) not in self.cells:
-            self.cells[id(body)] = _read_cell(body)
-        return self.cells[id(body)]
+        key, body = self._body(loop, functions, "body")
+        if key not in self.cells:
+            self.cells[key] = _read_cell(body) if body is not None else None
+        return self.cells[key]
 
     def _body(
         self, loop: tf.Operation, functions: Mapping[str, FunctionDef], part: str
-    ) -> FlatGraph | None:
-        """Flatten the body or the condition of a loop; loops of one function share it."""
+    ) -> tuple[tuple[Any, ...], FlatGraph | None]:
+        """Flatten the body or the condition of a loop, after its key; loops of one share it."""
         handles = {i: t.op.node_def for i, t in enumerate(loop.inputs) if _is_handle(t)}
         sizes = [str(node.attr["shape"].shape) for node in handles.values()]
         name, shapes = loop.get_attr(part).name, [shape_or_none(t) for t in loop.inputs]
@@ -105,7 +103,7 @@ class Layers:
         if key not in self.bodies:
             function = functions.get(name)
             self.bodies[key] = function and flatten_function(function, functions, shapes, handles)
-        return self.bodies[key]
+        return key, self.bodies[key]
 
 
 def match(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,29 +98,98 @@ def view(
     offsets = offsets_s(
         [Begun(run.uuid, run.workload, run.wall_ns) for run in runs], exploration.alignment
     )
-    named, own = keys_of(runs, exploration), labels(runs)
-    is_merged, hidden = exploration.grouping == "merged", frozenset(exploration.hidden)
-    by_step = exploration.axis == "step"
+    own = labels(runs)
+    by_step, seen = exploration.axis == "step", None if whole else wanted.x
+    found = _gathered(runs, opened, exploration, wanted.stream, offsets, own)
+    drawn, shown = found.drawn, [run for of in found.members.values() for run in of]
+    most = MOST_OF_A_LINE if len(drawn) <= 10 else max(4, MOST_POINTS // len(drawn))
+    # All of a line, as it is, was thinned once; smoothed, merged or cut it is thinned anew.
+    is_merged = exploration.grouping == "merged"
+    is_whole = not (whole or is_merged or by_step or exploration.smoothing or wanted.x)
+    lines = [_line(one, exploration, seen, None if whole else most, is_whole) for one in drawn]
+    remarks: list[str] = []
+    levels = _levels(shown, opened, own, exploration, wanted.stream, remarks)
+    stretches = (
+        [] if by_step else _stretches(shown, opened, own, offsets, exploration, seen, remarks)
+    )
+    growth = " growth" if exploration.rates and _counts(shown, opened, wanted.stream) else ""
+    y_label = f"{wanted.stream}{growth}" + (f" ({found.unit})" if found.unit else "")
+    title, axis = wanted.stream, STEP if by_step else AXES[exploration.alignment]
+    chart = Lines(title, axis, y_label, tuple(lines), tuple(levels), tuple(stretches), found.unit)
+    hidden = frozenset(exploration.hidden)
+    return View(
+        chart,
+        tuple(one.key for one in drawn),
+        tuple(one.place for one in drawn),
+        tuple(found.absent),
+        found.points,
+        tuple(remarks),
+        exploration.alignment == "clock" and not by_step,
+        _extent(
+            [run for run in runs if _key_of(run, exploration) not in hidden],
+            opened,
+            offsets,
+            by_step=by_step,
+        ),
+        tuple(_ending(found.members[one.key]) for one in drawn),
+    )
 
-    def key_of(run: Listed) -> str:
-        return workload_key(run) if is_merged else run.uuid
 
-    places = {key: place for place, key in enumerate(named)}
+@dataclass(slots=True)
+class _Gathered:
+    """What there is to draw of a stream.
+
+    Attributes:
+        drawn: the lines.
+        members: runs of each line, by its key.
+        absent: (run, reason) of what is not there.
+        unit: of the stream, "" if nobody says.
+        points: before thinning.
+    """
+
+    drawn: list[_Drawn]
+    members: dict[str, list[Listed]]
+    absent: list[tuple[str, str]]
+    unit: str
+    points: int
+
+
+def _key_of(run: Listed, exploration: Exploration) -> str:
+    return workload_key(run) if exploration.grouping == "merged" else run.uuid
+
+
+def _gathered(
+    runs: Sequence[Listed],
+    opened: Mapping[str, Opened],
+    exploration: Exploration,
+    name: str,
+    offsets: Mapping[str, float],
+    own: Mapping[str, str],
+) -> _Gathered:
+    """Return the lines of a stream, and why runs have none; hidden ones are left out.
+
+    Args:
+        runs: what is selected.
+        opened: those of them that were read, by uuid.
+        exploration: what was set.
+        name: of the stream.
+        offsets: seconds that each run is moved by, by uuid.
+        own: names of the runs, by uuid.
+    """
     groups: dict[str, list[tuple[Stream, float]]] = {}
     members: dict[str, list[Listed]] = {}
     absent: list[tuple[str, str]] = []
-    unit, points = "", 0
-    seen = None if whole else wanted.x
+    unit, points, hidden = "", 0, frozenset(exploration.hidden)
     for run in runs:
-        key = key_of(run)
+        key = _key_of(run, exploration)
         if key in hidden or run.uuid not in opened:
             continue
-        stream = opened[run.uuid].streams.get(wanted.stream)
+        stream = opened[run.uuid].streams.get(name)
         if stream is None:
             absent.append((own[run.uuid], "it has no such stream"))
             continue
         stream = stream.rate() if exploration.rates else stream
-        if by_step and stream.steps is None:
+        if exploration.axis == "step" and stream.steps is None:
             absent.append((own[run.uuid], NO_STEPS))
             continue
         if stream.reason:
@@ -128,40 +197,19 @@ def view(
         unit, points = stream.unit or unit, points + len(stream.values)
         groups.setdefault(key, []).append((stream, offsets[run.uuid]))
         members.setdefault(key, []).append(run)
+    named = keys_of(runs, exploration)
+    places = {key: place for place, key in enumerate(named)}
     drawn = [
         _Drawn(key, named[key], places[key], tuple(of), tuple(run.uuid for run in members[key]))
         for key, of in groups.items()
     ]
-    most = MOST_OF_A_LINE if len(drawn) <= 10 else max(4, MOST_POINTS // len(drawn))
-    # All of a line, as it is, was thinned once; smoothed, merged or cut it is thinned anew.
-    is_whole = not (whole or is_merged or by_step or exploration.smoothing or wanted.x)
-    lines = [_line(one, exploration, seen, None if whole else most, is_whole) for one in drawn]
-    shown = [run for of in members.values() for run in of]
-    remarks: list[str] = []
-    levels = _levels(shown, opened, own, exploration, wanted.stream, remarks)
-    stretches = (
-        [] if by_step else _stretches(shown, opened, own, offsets, exploration, seen, remarks)
-    )
-    is_counter = any(
-        stream.counter
-        for run in shown
-        if (stream := opened[run.uuid].streams.get(wanted.stream)) is not None
-    )
-    growth = " growth" if exploration.rates and is_counter else ""
-    y_label = f"{wanted.stream}{growth}" + (f" ({unit})" if unit else "")
-    title, axis = wanted.stream, STEP if by_step else AXES[exploration.alignment]
-    chart = Lines(title, axis, y_label, tuple(lines), tuple(levels), tuple(stretches), unit)
-    return View(
-        chart,
-        tuple(one.key for one in drawn),
-        tuple(one.place for one in drawn),
-        tuple(absent),
-        points,
-        tuple(remarks),
-        exploration.alignment == "clock" and not by_step,
-        _extent(runs, opened, offsets, lambda run: key_of(run) not in hidden, by_step=by_step),
-        tuple(_ending(members[one.key]) for one in drawn),
-    )
+    return _Gathered(drawn, members, absent, unit, points)
+
+
+def _counts(runs: Sequence[Listed], opened: Mapping[str, Opened], name: str) -> bool:
+    """Return whether a stream is a counter in some run."""
+    streams = (opened[run.uuid].streams.get(name) for run in runs)
+    return any(stream.counter for stream in streams if stream is not None)
 
 
 def _placed(
@@ -192,7 +240,6 @@ def _extent(
     runs: Sequence[Listed],
     opened: Mapping[str, Opened],
     offsets: Mapping[str, float],
-    is_shown: Callable[[Listed], bool],
     *,
     by_step: bool,
 ) -> tuple[float, float] | None:
@@ -200,7 +247,7 @@ def _extent(
     ends = []
     for run in runs:
         found = opened.get(run.uuid)
-        if found is None or not is_shown(run):
+        if found is None:
             continue
         for stream in found.streams.values():
             if by_step:

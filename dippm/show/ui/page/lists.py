@@ -41,7 +41,14 @@ def answer_lists(app: Dash, library: Library) -> None:
             Input(store, "data"),
             prevent_initial_call=True,
         )
-    columns = _Columns()
+    _answer_news(app, library)
+    _answer_table(app, library)
+    _answer_streams(app, library)
+    _answer_lines(app, library)
+
+
+def _answer_news(app: Dash, library: Library) -> None:
+    """Tell the page when runs have changed, and what hinders reading them."""
 
     @app.callback(
         Output("version", "data"),
@@ -58,6 +65,11 @@ def answer_lists(app: Dash, library: Library) -> None:
             "place": printable(library.place),
         }
         return library.version, news
+
+
+def _answer_table(app: Dash, library: Library) -> None:
+    """Fill the table of runs, and select in it."""
+    columns = _Columns()
 
     @app.callback(
         Output("listed", "data"),
@@ -82,6 +94,10 @@ def answer_lists(app: Dash, library: Library) -> None:
             return no_update
         return [run.uuid for run in found][: None if wanted.all else wanted.newest]
 
+
+def _answer_streams(app: Dash, library: Library) -> None:
+    """Offer what can be drawn of the selected runs."""
+
     @app.callback(
         Output("offered", "data"),
         Input("settings", "data"),
@@ -101,6 +117,10 @@ def answer_lists(app: Dash, library: Library) -> None:
                 found[key] = found.get(key, 0) + 1
         now = {"streams": sorted(found), "usual": _usual(found)}
         return no_update if now == before else now
+
+
+def _answer_lines(app: Dash, library: Library) -> None:
+    """Name the lines of the charts, and give the colours of the scheme."""
 
     @app.callback(
         Output("lines", "data"),

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dippm.base.moved import MOVED, present_name
+from dippm.base.moved import MERGED, MOVED, present_name
 
 FORMER = """
 api batch_sweep calibration candidates choice choice.prices colocation comparison
@@ -24,7 +24,7 @@ vision_operators
 """Names below `dippm` that documents, scripts and entry points of earlier versions have."""
 
 
-@pytest.mark.parametrize("name", sorted({*FORMER, *MOVED}))
+@pytest.mark.parametrize("name", sorted({*FORMER, *MOVED, *MERGED}))
 def test_former_names_are_the_same_modules(name):
     present = present_name(f"dippm.{name}") or f"dippm.{name}"
     module = importlib.import_module(f"dippm.{name}")

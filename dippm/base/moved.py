@@ -32,12 +32,45 @@ MOVED = {name: f"{wing}.{name}" for wing, names in _HOMES.items() for name in na
 }
 """Former name within `dippm` → the name now."""
 
+_SECTIONS = {
+    "decide.exploration.search": "screening",
+    "decide.exploration.study": "driver",
+    "decide.language.passes": "ordered",
+    "decide.language.serving": "remarks stated",
+    "decide.parallel.estimate": "overlap",
+    "estimate.features.kernels.backward.training": "convolution recurrent",
+    "estimate.features.kernels.launch": "recurrent trained",
+    "estimate.models.footprint": "node_program widths",
+    "estimate.models.law_kernels": "message_passing",
+    "estimate.models.power": "energy_shares",
+    "measure.kernels.join": "alignment",
+    "measure.run": "energy_phase kernel_phase",
+    "model.frontends.torch.usual_inputs": "packed",
+    "model.graph.builder": "bounds order",
+    "model.graph.dialects.reader": "static unread",
+    "model.relax.onnx.control_flow": "branch_work",
+    "model.relax.onnx.model": "functions well_formed",
+    "runs.tracking.order": "ranks",
+    "show.ui.page.app": "layout",
+    "umlaut.benchmark": "adapted",
+}
+MERGED = {
+    f"{where.rpartition('.')[0]}.{name}": where
+    for where, names in _SECTIONS.items()
+    for name in names.split()
+}
+"""Modules that are a section of another one beside them → that one, both within `dippm`."""
+
 
 def present_name(name: str) -> str | None:
     """Return the name that a module has now, None if the one given is no former name."""
     root, _, rest = name.partition(".")
+    if root != "dippm":
+        return None
     first, dot, within = rest.partition(".")
-    return f"dippm.{MOVED[first]}{dot}{within}" if root == "dippm" and first in MOVED else None
+    moved = f"{MOVED[first]}{dot}{within}" if first in MOVED else rest
+    present = MERGED.get(moved, moved)
+    return None if present == rest else f"dippm.{present}"
 
 
 class _FormerNames:

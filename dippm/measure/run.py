@@ -10,23 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from dippm.base.process import is_out_of_memory
-from dippm.measure import context, memory
+from dippm.base.progress import tell
+from dippm.measure import context, energy, memory
 from dippm.measure.cold import NAMES as COLD_NAMES
 from dippm.measure.cold import NO_ROOM, NOT_COLD, cold_columns, displacer
-from dippm.measure.counters import Counters
-from dippm.measure.energy_phase import energy_columns, no_energy
-from dippm.measure.kernel_phase import Seen, kernel_columns, kernels_of
-from dippm.measure.kernels.record import kernel_ms
+from dippm.measure.columns import ENERGY
+from dippm.measure.counters import ON_A_CPU, Counters
+from dippm.measure.kernels.profile import profiled
+from dippm.measure.kernels.record import TracedKernel, kernel_ms
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.provenance import machine
 from dippm.measure.readings import Absent
 from dippm.measure.regimes import flags, prepared
 from dippm.measure.sources.nvml_identity import driver_memory_mb
-from dippm.measure.state import StateWatch, host_load
+from dippm.measure.state import BUSY, StateWatch, host_load
 from dippm.measure.timers import latency_columns
 from dippm.measure.timing import CudaStopwatch, Step, Stopwatch, stopwatch, time_queued, time_steps
 
@@ -213,3 +214,118 @@ def as_row(columns: Mapping[str, Any]) -> dict[str, Any]:
     reasons = {n: v.reason for n, v in columns.items() if isinstance(v, Absent)}
     values = {n: None if isinstance(v, Absent) else v for n, v in columns.items()}
     return {**values, "absent": reasons}
+
+
+# The profiled steps of one point, after everything that is timed: kernels and their columns.
+
+
+METHODS = {
+    "cuda": "kernels of one profiled step, by CUPTI",
+    "cpu": "operators of one profiled step, each without those inside",
+}
+NAMES = ("kernel_ms", "kernel_launches", "kernel_method")
+NONE_SEEN = Absent("the profiler saw no kernel: CUPTI is missing, or its counters are restricted")
+Seen = tuple[TracedKernel, ...] | Absent
+
+
+def kernels_of(
+    step: Step,
+    device: torch.device,
+    module: torch.nn.Module | None,
+    *,
+    before: Callable[[], object] = lambda: None,
+) -> Seen:
+    """Return the kernels of one step, or why there are none: what was timed stays a row.
+
+    See `profiled` for the arguments.
+    """
+    try:
+        kernels = profiled(step, device, module=module, before=before)
+    except Exception as error:  # the profiler's, or memory that it needs beside the step's
+        words = (str(error).strip().splitlines() or [""])[0][:200]
+        return Absent(f"the profiled step failed: {type(error).__name__}: {words}")
+    return kernels or NONE_SEEN
+
+
+def kernel_columns(kernels: Seen, device: torch.device) -> dict[str, Any]:
+    """Return the columns of a kernel table, each a value or `Absent`."""
+    if isinstance(kernels, Absent):
+        return dict.fromkeys(NAMES, kernels)
+    values = (kernel_ms(kernels), len(kernels), METHODS[device.type])
+    return dict(zip(NAMES, values, strict=True))
+
+
+# The energy window of one point: idle before, steps without pause, idle after; its columns.
+
+
+PHASE = "energy_"
+GPM = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent")
+LOAD = (BUSY, *GPM)
+LOOK_S = 0.1
+"""Between two looks at clocks and heat."""
+
+
+def energy_columns(
+    step: Step,
+    watch: Stopwatch,
+    counters: Counters,
+    settings: Settings,
+    *,
+    queued_ms: float,
+    on_gpu: bool,
+) -> dict[str, Any]:
+    """Spend an energy window, and return its columns, each a value or `Absent`.
+
+    Args:
+        step: one forward pass, or one training step.
+        watch: of the device that the step runs on.
+        counters: of the device.
+        settings: how long.
+        queued_ms: about how long a step takes among others that nobody waits for.
+        on_gpu: whether the device is one.
+    """
+    if isinstance(counters.meter, Absent):
+        return no_energy(counters.meter, on_gpu=on_gpu)
+    tell(f"measuring energy for {settings.energy_window_s:g} s")
+    before_w = counters.idle_power_w(settings.idle_s)
+    state = StateWatch(counters.busy, PHASE, pause_s=LOOK_S)
+    counters.gpm.read()  # GPM answers for the time between two readings
+    seen = energy.measure_energy(
+        step, watch, counters.meter, settings, queued_ms=queued_ms, meanwhile=state.look
+    )
+    active = counters.gpm.read()
+    after_w = counters.idle_power_w(settings.idle_s)
+    if isinstance(seen, Absent):
+        return no_energy(seen, on_gpu=on_gpu)
+    return {
+        **_of_window(seen, before_w, after_w),
+        **state.columns(),
+        **{name: active.get(name) for name in GPM},
+        BUSY: state.mean(BUSY),
+    }
+
+
+def no_energy(reason: Absent, *, on_gpu: bool) -> dict[str, Any]:
+    """Return every column of an energy window as absent."""
+    of_gpu = reason if on_gpu else Absent(ON_A_CPU)
+    return {**{column.name: reason for column in ENERGY}, **dict.fromkeys(LOAD, of_gpu)}
+
+
+def _of_window(
+    seen: energy.Energy, before_w: float | Absent, after_w: float | Absent
+) -> dict[str, Any]:
+    idle = [w for w in (before_w, after_w) if not isinstance(w, Absent)]
+    net = seen.energy_j - fmean(idle) * seen.step_ms / 1000 if idle else before_w
+    return {
+        "energy_j": seen.energy_j,
+        "energy_net_j": net,
+        "power_w": seen.power_w,
+        "idle_power_w": before_w,
+        "idle_power_after_w": after_w,
+        "energy_window_s": seen.window_s,
+        "energy_window_error_s": seen.window_error_s,
+        "energy_steps": seen.steps,
+        "energy_method": seen.method,
+        "energy_resolution_s": seen.resolution_s,
+        "energy_read_ms": seen.read_ms,
+    }

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dippm.errors import RunError
+from dippm.measure.readings import Absent
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import End, Moment, Start
 from dippm.runs.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
@@ -20,7 +22,6 @@ from dippm.runs.tracking.keeper_words import ATTACH_VARIABLE
 from dippm.runs.tracking.metrics import CallMetric
 from dippm.runs.tracking.order import new_start
 from dippm.runs.tracking.run import Run
-from dippm.umlaut.adapted import AdaptedMetric, is_of_umlaut
 from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames, described
 from dippm.umlaut.metric import Metric, Sampled
 from dippm.umlaut.plain_data import plain
@@ -311,3 +312,73 @@ def _parents_folder(db_file: str) -> Path | None:
 def _tell_children(db_file: str, folder: Path) -> None:
     known = json.loads(os.environ.get(JOIN, "{}"))
     os.environ[JOIN] = json.dumps({**known, os.path.abspath(db_file): str(folder)})
+
+
+# Metric classes written for UMLAUT: `before`, `after`, `meanwhile` in a thread, and `log`.
+
+
+STEPS = ("before", "after", "meanwhile")
+
+
+def is_of_umlaut(metric: Any) -> bool:
+    """Return whether a metric has UMLAUT's steps, which `dippm.umlaut.Metric` has not."""
+    return any(callable(getattr(metric, step, None)) for step in STEPS)
+
+
+class AdaptedMetric:
+    """A metric of UMLAUT's as one of `tracking.metrics`; what it logs is a value of the run.
+
+    Args:
+        metric: of UMLAUT's shape; only `measure_type` and one of `STEPS` have to be there.
+        benchmark: whose `log` it calls.
+        method_name: of the function.
+
+    Attributes:
+        name: for reasons of absence.
+    """
+
+    def __init__(self, metric: Any, benchmark: Any, method_name: str) -> None:
+        self.name = str(getattr(metric, "measure_type", type(metric).__name__))
+        self._metric, self._benchmark, self._method_name = metric, benchmark, method_name
+
+    def start(self) -> _Adapted:
+        """Begin to measure a call, in a copy: a metric keeps what belongs to a call in itself."""
+        metric = copy.copy(self._metric)
+        metric.benchmark, metric.method_name = self._benchmark, self._method_name
+        if not hasattr(metric, "serialize"):
+            metric.serialize = lambda: metric.data
+        return _Adapted(metric, self.name)
+
+
+class _Adapted:
+    __slots__ = ("_finished", "_kind", "_metric", "_thread")
+
+    def __init__(self, metric: Any, kind: str) -> None:
+        self._metric, self._kind = metric, kind
+        self._finished = threading.Event()
+        self._thread: threading.Thread | None = None
+        _call(metric, "before")
+        if getattr(metric, "needs_threading", False):
+            self._thread = threading.Thread(
+                target=_call, args=(metric, "meanwhile", self._finished), daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> Mapping[str, float | Absent]:
+        self._finished.set()
+        if self._thread is not None:
+            self._thread.join()
+        metric = self._metric
+        _call(metric, "after")
+        if callable(getattr(metric, "log", None)):
+            metric.log()
+        elif hasattr(metric, "data"):
+            unit, about = getattr(metric, "unit", ""), getattr(metric, "description", self._kind)
+            metric.benchmark.log(about, self._kind, metric.serialize(), unit, metric.method_name)
+        return {}
+
+
+def _call(metric: Any, step: str, *words: Any) -> None:
+    method = getattr(metric, step, None)
+    if callable(method):
+        method(*words)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from dippm.decide.exploration.axes import Axis, Choices, Floats, Label, values_of
 from dippm.decide.exploration.design import ARCHITECTURE
-from dippm.decide.exploration.driver import Driver
 from dippm.decide.exploration.errors import (
     ExploreError,
     ExploreNotInstalledError,
@@ -309,3 +311,49 @@ def _suggest(trial: Any, name: str, axis: Axis) -> Label:
     else:
         chosen = trial.suggest_int(name, axis.low, axis.high, step=axis.step, log=axis.log)
     return chosen
+
+
+# `Driver`: the process that searches a study, so that a second one does not join unseen.
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The process that searches a study.
+
+    Attributes:
+        host: name of the machine.
+        pid: its number there.
+        began: when it began, in the kernel's ticks, so that another process of its number is told
+            from it; 0 where nothing says it.
+    """
+
+    host: str
+    pid: int
+    began: int
+
+    @classmethod
+    def here(cls) -> Driver:
+        """Return this process."""
+        return cls(socket.gethostname(), os.getpid(), _began(os.getpid()))
+
+    @property
+    def is_gone(self) -> bool | None:
+        """Whether it has ended; None if it is on another machine."""
+        if self.host != socket.gethostname():
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return _began(self.pid) != self.began
+
+
+def _began(pid: int) -> int:
+    """Return when a process began; a number that nobody has taken over has the same."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = status.rpartition(")")[2].split()  # the name before may hold anything
+        return -1 if fields[0] == "Z" else int(fields[19])
+    return 0

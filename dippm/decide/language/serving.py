@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from math import exp
 from pathlib import Path
 from typing import Any
 
 from dippm.base.progress import stage
 from dippm.decide.language.answer import LanguagePrediction, Step
 from dippm.decide.language.architecture import Decoder
+from dippm.decide.language.cache import CACHE_BYTES
 from dippm.decide.language.config import read_decoder
 from dippm.decide.language.corrections import shipped_corrections
 from dippm.decide.language.formats import HALF, format_of
 from dippm.decide.language.kernels import Pass
 from dippm.decide.language.memory import LanguageMemory, language_memory
-from dippm.decide.language.passes import Passes
-from dippm.decide.language.remarks import remarks
+from dippm.decide.language.passes import PassCost, Passes
 from dippm.decide.language.setting import (
+    CACHE_FORMATS,
     MOST_GPUS,
     MOST_TOKENS,
     Setting,
@@ -26,7 +29,6 @@ from dippm.decide.language.setting import (
     software_of,
     whole,
 )
-from dippm.decide.language.stated import cache_asked, weights_asked
 from dippm.errors import (
     CheckpointError,
     ConditionsError,
@@ -36,7 +38,9 @@ from dippm.errors import (
 from dippm.estimate import pretrained
 from dippm.estimate.conditions import Conditions, Precision, supported_precisions
 from dippm.estimate.largest_batch import largest_batch
+from dippm.estimate.models.answer_warnings import HOST_DECIDES
 from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.intervals import Z90
 from dippm.estimate.models.kernel_law import KernelLaw
 from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.place import DEFAULT_DEVICE, ContextLike, DeviceLike, HostLike, device_of
@@ -281,3 +285,107 @@ def _mean(places: list[int], values: list[float]) -> float:
     pairs = zip(pairwise(places), pairwise(values), strict=True)
     area = sum((right - left) * (low + high) / 2 for (left, right), (low, high) in pairs)
     return area / (places[-1] - places[0])
+
+
+# What a user should know before relying on an answer about a language model.
+
+
+def remarks(passes: Passes, decoder: Decoder, first: PassCost, last: PassCost) -> Iterator[str]:
+    """Yield the warnings of an answer.
+
+    Args:
+        passes: of the setting.
+        decoder: the whole model.
+        first: the pass over the prompts.
+        last: the decode step at the longest context.
+    """
+    s, use = passes.setting, passes.host_use
+    device, seen = s.conditions.device, passes.hybrid.config["seen"]["devices"]
+    yield from decoder.notes
+    if not device.was_measured(seen):
+        yield f"{device.name} was never measured: extrapolated from other GPUs"
+    if decoder.longest is not None and s.longest > decoder.longest:
+        yield (f"{s.longest:,} tokens are more than the model was made for, {decoder.longest:,}")
+    if s.weights.name in ("int4", "int8"):
+        yield (
+            f"products with {s.weights.name} weights were never measured: taken as products of "
+            "half precision that read fewer bytes"
+        )
+        if s.software == "eager":
+            yield (
+                "steps of transformers with such weights took longer when they were measured: 1.2 "
+                "times as long in the middle with int4, twice with int8 (bitsandbytes)"
+            )
+    if s.weights.name == "fp8" and s.weights.unit != "int8":
+        yield f"{device.name} has no fp8 unit: weights are widened before they are multiplied"
+    if any(layer.feed_forward.experts for layer in decoder.layers):
+        yield "experts are taken to be equally likely; routers that prefer some wake fewer"
+    if s.gpus > 1:
+        yield (
+            "exchanges between GPUs are an estimate from public figures of their links "
+            f"({last.exchange_ms / last.latency_ms.value:.0%} of a step)"
+        )
+    if max(first.host_share, last.host_share) >= HOST_DECIDES:
+        cost = last if last.host_share >= HOST_DECIDES else first
+        which = "steps" if cost is last else "the time to first token"
+        text = f"the host decides {which}: {cost.launches:,} launches at {use.launch_us:.1f} µs"
+        if use.assumed:
+            text += (
+                f", the time of {use.name}, which was assumed; machines differ by a factor of "
+                f"{exp(Z90 * use.log_sd):.1f} either way: name yours (`--host`)"
+            )
+        yield text
+
+
+# Which formats a question means, and which of them contradict each other.
+
+
+def weights_asked(decoder: Decoder, asked: str | None, precision: str) -> str:
+    """Return the format of the weights, by the configuration where nobody asked.
+
+    Raises:
+        ConditionsError: if it contradicts the configuration or the precision, or is not known.
+    """
+    stored = decoder.stored
+    if asked is None:
+        if stored == "unknown":
+            raise ConditionsError(
+                f"{decoder.name} is quantised in a way that is not known here",
+                'Name the format of its weights: weights="int4", "int8" or "fp8".',
+            )
+        return stored or precision
+    if stored not in (None, "unknown") and asked.strip().casefold() != stored:
+        raise ConditionsError(
+            f"the weights of {decoder.name} are stored as {stored}, {asked[:40]!r} was asked for",
+            "Leave weights out, or give the configuration of the model before quantisation.",
+        )
+    if asked.strip().casefold() in HALF and asked.strip().casefold() != precision:
+        raise ConditionsError(
+            f"weights in {asked} contradict a precision of {precision}",
+            f'Leave weights out, or give precision="{asked}".',
+        )
+    return asked
+
+
+def cache_asked(asked: str | None, precision: str, software: Software) -> str:
+    """Return the format of keys and values, that of the precision where nobody asked.
+
+    Raises:
+        ConditionsError: if it contradicts the precision or the software, or is not known.
+    """
+    if asked is None:
+        return precision
+    name = asked.strip().casefold()
+    if name not in CACHE_BYTES:
+        raise ConditionsError(f"unknown cache {asked[:40]!r}", f"Known: {', '.join(CACHE_FORMATS)}")
+    if name in HALF and name != precision:
+        raise ConditionsError(
+            f"a cache in {name} contradicts a precision of {precision}",
+            f'Leave cache out, or give precision="{name}".',
+        )
+    if name == "fp8" and software == "eager":
+        raise ConditionsError(
+            "transformers keeps keys and values as it computes them, not in fp8",
+            'Leave cache out, or give software="graph".',
+        )
+    return name

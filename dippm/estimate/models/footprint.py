@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from dippm.estimate.conditions import Attention, Mode, Precision
 from dippm.estimate.models.allocator import BLOCK, reserved_bytes
 from dippm.estimate.models.compiled_program import narrowed, overwritten, without_indices
-from dippm.estimate.models.node_program import program_of
-from dippm.estimate.models.widths import Widths
-from dippm.model.graph.draft import Shape
+from dippm.model.graph.draft import Shape, item_bytes
 from dippm.model.graph.float_type import weight_bytes
 from dippm.model.graph.lifetimes import Lifetime, compiled, eager
 from dippm.model.graph.macs import is_complex
-from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.graph.model_graph import ModelGraph, OpNode, is_view
 from dippm.model.graph.operators import FUSED_RANK, operator
-from dippm.model.graph.program import Program, Step
+from dippm.model.graph.program import Buffer, Program, Step
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -297,3 +295,91 @@ def _size(shape: Shape, width: float, marker: int) -> tuple[float, float]:
         elements //= marker
         power += 1
     return elements * width, float(power)
+
+
+# Program of a graph that no file was read for: its canonical operators, as they stand.
+
+
+def program_of(graph: ModelGraph) -> Program:
+    """Return one step for each operator that is no view; all of them in one module."""
+    buffers = [Buffer(spec.shape, spec.dtype) for spec in graph.inputs]
+    inputs = len(buffers)
+    producers: dict[int, list[int]] = {}
+    for producer, consumer in graph.edges:
+        producers.setdefault(consumer, []).append(producer)
+    made: dict[int, tuple[int, ...]] = {}
+    steps = []
+    for i, node in enumerate(graph.nodes):
+        before = [b for p in producers.get(i, ()) for b in made[p]]
+        if is_view(node.op, node.attributes):
+            made[i] = tuple(before[:1] or range(inputs)[:1])
+            continue
+        buffers += [Buffer(shape, node.dtype) for shape in node.out_shapes]
+        made[i] = tuple(range(len(buffers) - len(node.out_shapes), len(buffers)))
+        reads = tuple((b, buffers[b].shape) for b in dict.fromkeys(before))
+        elements = node.param_bytes // item_bytes(node.dtype)
+        weights = ((-1 - i, elements),) if node.param_bytes else ()
+        steps.append(Step(node.op, reads, made[i], (), weights, scores=_scores(node), node=i))
+    outputs = {b for i in graph.output_nodes if i >= 0 for b in made[i]}
+    return Program(
+        tuple(buffers), tuple(steps), inputs, graph.batch, tuple(sorted(outputs)), frozenset({""})
+    )
+
+
+def _scores(node: OpNode) -> Shape:
+    query = node.in_shapes[0] if node.op == "attention" and node.in_shapes else ()
+    keys = node.attributes.get("key_length")
+    return (*query[:-1], keys) if len(query) == FUSED_RANK and isinstance(keys, int) else ()
+
+
+# How wide the elements of each tensor are: by the file's types, the precision, and autocast.
+
+
+class Widths:
+    """Bytes per element of every buffer, and the casts that autocast makes before each step.
+
+    Args:
+        program: the steps.
+        precision: see `Conditions`.
+        halves: buffers that are made in half precision whatever makes them.
+    """
+
+    def __init__(
+        self, program: Program, precision: Precision, halves: frozenset[int] = frozenset()
+    ) -> None:
+        self._halves = halves
+        self.autocast = precision in ("amp", "amp-bf16")
+        self.full = 2.0 if precision in ("fp16", "bf16") else 4.0
+        self.of: dict[int, float] = {}
+        self.casts: list[list[tuple[Shape, float]]] = []
+        for buffer in range(program.inputs):
+            self.of[buffer] = self._as_stored(program.buffers[buffer])
+        for step in program.steps:
+            self._follow(step, program.buffers)
+
+    def _as_stored(self, buffer: Buffer) -> float:
+        return self.full if buffer.dtype == "float32" else float(item_bytes(buffer.dtype))
+
+    def _follow(self, step: Step, buffers: tuple[Buffer, ...]) -> None:
+        for buffer, _ in step.reads:
+            self.of.setdefault(buffer, self._as_stored(buffers[buffer]))
+        floats = [(b, s) for b, s in step.reads if "float" in buffers[b].dtype]
+        width, casts = self.full, []
+        if self.autocast:
+            width = self._autocast(step, [self.of[b] for b, _ in floats])
+            if operator(step.op).autocast != "promote":
+                casts = [(s, width) for b, s in floats if self.of[b] != width]
+        self.casts.append(casts)
+        for buffer in (*step.makes, *step.passing):
+            stored = self._as_stored(buffers[buffer])
+            self.of[buffer] = width if buffers[buffer].dtype == "float32" else stored
+            if buffer in self._halves:
+                self.of[buffer] = 2.0
+
+    def _autocast(self, step: Step, given: list[float]) -> float:
+        row = operator(step.op)
+        if row.autocast == "lower":
+            return 2.0
+        if row.autocast == "float32" or (step.weights and row.category == "elementwise"):
+            return 4.0
+        return max(given, default=4.0)

@@ -10,11 +10,12 @@ whose gradient it computes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dippm.measure.kernels.alignment import aligned
+import numpy as np
+
 from dippm.measure.kernels.record import TracedKernel
 from dippm.model.graph.calls import Call, CallSequence
 from dippm.model.graph.dialects.names import canonical_name, folded
@@ -236,3 +237,39 @@ def _with_neighbours(
         else:
             places[unit.instance] = Place(before, None, "module") if before is not None else NOWHERE
     return places
+
+
+# The longest common order of two lists.
+
+
+def aligned(
+    names: Sequence[str], kinds: Sequence[Collection[str]], weights: Sequence[float]
+) -> list[int | None]:
+    """Return for each name the position of its like, in order and without crossings.
+
+    The sum of the weights of what is matched is the largest possible; a longest common subsequence
+    (Wagner and Fischer 1974), row by row.
+
+    Args:
+        names: of one list.
+        kinds: what each entry of the other list may be called.
+        weights: of each entry of the other list, positive.
+    """
+    like = np.array([[name in known for known in kinds] for name in names], dtype=bool)
+    like = like.reshape(len(names), len(kinds))
+    gains = np.where(like, np.asarray(weights, dtype=np.float64).reshape(1, -1), 0.0)
+    best = np.zeros((len(names) + 1, len(kinds) + 1))
+    for i in range(len(names)):
+        taken = np.where(like[i], best[i, :-1] + gains[i], 0.0)
+        best[i + 1, 1:] = np.maximum.accumulate(np.maximum(best[i, 1:], taken))
+    found: list[int | None] = [None] * len(names)
+    i, j = len(names), len(kinds)
+    while i and j:
+        if best[i, j] == best[i - 1, j]:
+            i -= 1
+        elif best[i, j] == best[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            found[i] = j
+    return found

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from math import prod
 
 from dippm.base.progress import EACH, counted, tell
-from dippm.errors import ConversionError, DippmError
+from dippm.errors import ConversionError, DippmError, InputShapeError, ModelFileError
 from dippm.model.graph import calls
-from dippm.model.graph.bounds import refuse_absurd_sizes
 from dippm.model.graph.calls import CallSequence
 from dippm.model.graph.dialects import read
 from dippm.model.graph.dialects.names import fold
@@ -20,11 +20,11 @@ from dippm.model.graph.model_graph import (
     Attribute,
     ModelGraph,
     OpNode,
+    Shape,
     TensorSpec,
     price,
 )
 from dippm.model.graph.operators import GUESSED, OPERATORS, operator
-from dippm.model.graph.order import post_order
 from dippm.model.graph.program import Program, placed, record
 from dippm.model.graph.rules import RULES
 from dippm.model.graph.rules.quantised import BYTES
@@ -200,3 +200,126 @@ def _parameter_bytes(draft: Draft, raw: RawGraph) -> int:
         if i in read
         and ("float" in dtype or is_complex(dtype) or (dtype in BYTES and len(shape) >= 2))
     )
+
+
+# R9: post-order with a tie-break that depends on structure only.
+
+
+def post_order(draft: Draft) -> list[Node]:
+    """Return the live nodes, producers first, in the order of a walk back from the results.
+
+    Arguments are visited in their order; those of commutative operators the deepest first, so
+    that `a + b` and `b + a` give one order.
+    """
+    draft.compact()
+    depth: dict[int, int] = {}
+    for node in draft.nodes:
+        before = [depth.get(id(v.producer), 0) for v in node.inputs if v.producer]
+        depth[id(node)] = 1 + max(before, default=0)
+    ordered: list[Node] = []
+    seen: set[int] = set()
+    roots = [v.producer for v in (*draft.beside, *draft.outputs) if v.producer is not None]
+    for root in roots:
+        _visit(root, depth, seen, ordered)
+    return ordered
+
+
+def _visit(root: Node, depth: dict[int, int], seen: set[int], ordered: list[Node]) -> None:
+    if id(root) in seen:
+        return
+    stack = [(root, iter(_arguments(root, depth)))]
+    seen.add(id(root))
+    while stack:
+        node, pending = stack[-1]
+        child = next((c for c in pending if id(c) not in seen), None)
+        if child is None:
+            ordered.append(node)
+            stack.pop()
+        else:
+            seen.add(id(child))
+            stack.append((child, iter(_arguments(child, depth))))
+
+
+def _arguments(node: Node, depth: dict[int, int]) -> list[Node]:
+    producers = [v.producer for v in node.inputs if v.producer is not None]
+    if operator(node.op).commutative:
+        producers.sort(key=lambda p: -depth[id(p)])
+    return producers
+
+
+# Sizes that no machine has: refused, not turned into figures with fifty digits.
+#
+# The largest device of the catalogue has 2³⁸ bytes. A tensor of 2⁴⁰ elements, a model of 2⁴⁸ bytes
+# of weights, and a pass of 2⁷⁰ multiply-accumulates for one sample (a month on a thousand GPUs) lie
+# far beyond what anything could run, and far below where arithmetic loses its meaning. A file that
+# says so is damaged, hostile, or asked for at sizes that nobody meant.
+
+
+MAX_ELEMENTS = 1 << 40
+MAX_PARAMETER_BYTES = 1 << 48
+MAX_MACS = 1 << 70
+
+
+def refuse_absurd_sizes(graph: ModelGraph) -> None:
+    """Check a finished graph.
+
+    Raises:
+        InputShapeError: if an input has more elements in a sample than a tensor can have.
+        ModelFileError: if an operator's tensor has, or if weights or MACs are too many.
+    """
+    batch = graph.batch if graph.batch_is_symbolic else 1
+    for spec in graph.inputs:
+        if _is_absurd(spec.shape, batch):
+            raise InputShapeError(
+                f"input {spec.name!r} has the sizes {_sizes(spec.shape, batch)}: no machine holds "
+                "a tensor of that many elements",
+                "Give the sizes that you mean with input=..., or export the model again.",
+            )
+    for what, shape in _tensors(graph):
+        if _is_absurd(shape, batch):
+            raise ModelFileError(
+                f"{what} has a tensor of sizes {_sizes(shape, batch)}: no machine holds that many "
+                "elements",
+                "Give smaller sizes with input=...; if the file itself states them, export the "
+                "model again.",
+            )
+    if graph.param_bytes > MAX_PARAMETER_BYTES:
+        raise ModelFileError(
+            f"the model has {graph.param_bytes >> 40:,} TiB of weights", "Export the model again."
+        )
+    if graph.macs > MAX_MACS and graph.macs // batch > MAX_MACS:
+        raise ModelFileError(
+            f"one sample takes about 2^{(graph.macs // batch).bit_length()} multiply-accumulates, "
+            "which no machine finishes",
+            "Give smaller sizes with input=..., or export the model again.",
+        )
+
+
+def _tensors(graph: ModelGraph) -> Iterator[tuple[str, Shape]]:
+    for node in graph.nodes:
+        for shape in (*node.in_shapes, *node.out_shapes):
+            yield f"operator {node.op}", shape
+    for spec in graph.outputs:
+        yield f"output {spec.name!r}", spec.shape
+
+
+def _is_absurd(shape: Shape, batch: int) -> bool:
+    if prod(shape) <= MAX_ELEMENTS and all(size <= MAX_ELEMENTS for size in shape):
+        return False
+    sample = _per_sample(shape, batch)
+    return prod(sample) > MAX_ELEMENTS or max(sample) > MAX_ELEMENTS
+
+
+def _per_sample(shape: Shape, batch: int) -> Shape:
+    """Return the sizes for a batch of one: the factor that stands for the batch, taken out."""
+    return tuple(_without(size, batch) for size in shape)
+
+
+def _without(size: int, factor: int) -> int:
+    while factor > 1 and size and size % factor == 0:
+        size //= factor
+    return size
+
+
+def _sizes(shape: Shape, batch: int) -> str:
+    return " × ".join(f"{size:,}" for size in _per_sample(shape, batch)) or "1"

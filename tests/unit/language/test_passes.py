@@ -13,8 +13,8 @@ from dippm.decide.language.engine import PLAIN, attended, engine_kernels
 from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
 from dippm.decide.language.memory import weight_bytes
-from dippm.decide.language.ordered import OrderedSurface
 from dippm.decide.language.parallel import exchange_ms, group_of, part_of
+from dippm.decide.language.passes import OrderedSurface
 from dippm.decide.language.routing import busy_experts
 from dippm.devices import find
 from dippm.errors import ConditionsError, DeviceError

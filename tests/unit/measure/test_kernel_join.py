@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from dippm.errors import DippmError
-from dippm.measure.kernels.alignment import aligned
-from dippm.measure.kernels.join import Place, joined
+from dippm.measure.kernels.join import Place, aligned, joined
 from dippm.measure.kernels.profile import profiled
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.kernels.table import encoded, read

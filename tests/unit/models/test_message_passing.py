@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dippm.estimate.models.message_passing import MOST_TURNS, Neighbours
+from dippm.estimate.models.law_kernels import MOST_TURNS, Neighbours
 
 
 @pytest.mark.parametrize("most", [0, 1, 3, MOST_TURNS, 3 * MOST_TURNS])

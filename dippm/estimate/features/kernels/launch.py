@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dippm.base.progress import counted
 from dippm.estimate.conditions import Attention, Mode, Precision
@@ -11,7 +12,7 @@ from dippm.estimate.features.fusion import fuse
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.attention import attention as attended
 from dippm.estimate.features.kernels.attention_steps import in_steps
-from dippm.estimate.features.kernels.casts import cast
+from dippm.estimate.features.kernels.casts import cast, lower
 from dippm.estimate.features.kernels.convolution import bias, convolution
 from dippm.estimate.features.kernels.copies import (
     created,
@@ -22,15 +23,90 @@ from dippm.estimate.features.kernels.copies import (
     viewed,
 )
 from dippm.estimate.features.kernels.node_calls import calls_of
-from dippm.estimate.features.kernels.products import matmul
-from dippm.estimate.features.kernels.recurrent import recurrent
+from dippm.estimate.features.kernels.products import copied, macs, matmul, product
 from dippm.estimate.features.kernels.run import Run
 from dippm.estimate.features.kernels.streaming import pass_over_memory
-from dippm.estimate.features.kernels.trained import batch_norm, copied_first, needs_copy
 from dippm.model.graph.calls import Call, CallSequence
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.graph.operators import operator
 from dippm.model.graph.rules.quantised import BYTES
+
+# What a forward pass launches in another way when gradients will be asked for.
+
+
+COUNTER_BYTES = 8
+OVERWRITTEN = frozenset(
+    "silu hard_swish hard_sigmoid mish gelu relu6 clip softplus multiply divide".split()
+)
+"""Calls whose gradient needs the argument, which autograd copies before it is written over."""
+
+
+def batch_norm(run: Run, call: Call) -> None:
+    """Launch the count of batches, and cuDNN's norm, which reads its argument twice."""
+    counter = Kernel.stream(call.node, "broadcast", 1, COUNTER_BYTES)
+    run.emit(counter._replace(in_place=True))
+    pass_over_memory(run, call)
+    norm = run.kernels[-1]
+    run.kernels[-1] = norm._replace(read_bytes=2.0 * norm.read_bytes, flops=2.0 * norm.flops)
+
+
+def needs_copy(run: Run, call: Call) -> bool:
+    """Tell whether autograd copies the argument of a call that works in place."""
+    if not call.in_place or call.op not in OVERWRITTEN:
+        return False
+    return not any(run.tensor(p).is_number for p in call.inputs[1:])
+
+
+def copied_first(run: Run, call: Call) -> None:
+    """Launch the copy of what a call writes over, then the call."""
+    source = call.inputs[0]
+    held = run.state(source)
+    at = run.emit(Kernel.stream(call.node, "copy", run.stored(source), held.width), [source])
+    run.states[source] = replace(held, makers=(at,))
+    pass_over_memory(run, call)
+
+
+# Recurrent layers: a library call for each layer, however many steps it takes.
+
+
+SERIAL_PER_STEP = 30.0
+"""Trips to memory that a step of a layer waits for: about 9 µs, whatever the GPU."""
+
+
+def recurrent(run: Run, call: Call) -> None:
+    """Launch one record for all layers: each is one launch, whose products wait for each other.
+
+    `torch.compile` breaks its graph here (`torch._dynamo.config.allow_rnn` is off unless somebody
+    sets it), so that casts, copies and steps are those of eager mode.
+    """
+    first = len(run.kernels)
+    a = call.attributes
+    hidden, steps = float(a.get("hidden_size", 1)), float(a.get("steps", 1))
+    out = run.tensor(call.outputs[0])
+    work = macs(run, call)
+    for position in call.inputs:
+        lower(run, call, position)
+        tensor = run.tensor(position)
+        if run.autocast and tensor.is_parameter and len(tensor.shape) > 1:
+            run.emit(Kernel.stream(call.node, "cast", max(tensor.shape), 4, 2))  # its bias
+    copied(run, call, call.inputs[0], run.tensor(call.inputs[0]).size)
+    layers = max(1, int(a.get("layers", 1)) * int(a.get("directions", 1)))
+    product(
+        run,
+        call,
+        "recurrent",
+        (out.size / max(hidden * steps, 1.0), hidden, hidden),
+        copies=steps * layers,
+        flops=2.0 * work,
+        operands=call.inputs,
+    )
+    run.kernels[-1] = run.kernels[-1]._replace(
+        launches=layers, serial=SERIAL_PER_STEP * steps * layers
+    )
+    run.graph_breaks.append(range(first, len(run.kernels)))
+    for other in call.outputs[1:]:
+        run.make(other, run.product_width)
+
 
 KERNEL_VERSION = "9"
 

@@ -6,10 +6,9 @@ from dippm.base.progress import counted
 from dippm.model.graph.dialects.call import Call
 from dippm.model.graph.dialects.names import IDENTITIES, canonical_name, fold
 from dippm.model.graph.dialects.readers import READERS
-from dippm.model.graph.dialects.static import fold_static
-from dippm.model.graph.dialects.tables import Tables, as_data, data_slots, find_tables
-from dippm.model.graph.dialects.unread import unread_results
+from dippm.model.graph.dialects.tables import Tables, as_data, data_slots, find_tables, multiplies
 from dippm.model.graph.draft import Draft, Value
+from dippm.model.graph.operators import operator
 from dippm.model.relax.raw_graph import HELD_UNTIL, IN_PLACE, RawGraph, RawOperator, RawValue
 
 _COPIES = frozenset({"clone", "contiguous"})
@@ -36,24 +35,24 @@ def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
     tables = Tables(frozenset(), frozenset()) if keep_static else find_tables(raw)
     cloned: dict[int, Value] = {}
     operators = counted(raw.operators, len(raw.operators), "naming operator")
-    for position, operator in enumerate(operators):
+    for position, one in enumerate(operators):
         call = Call(
             draft,
-            operator.name,
-            [values[i] for i in operator.inputs],
-            [values[i] for i in operator.outputs],
-            operator.attributes,
+            one.name,
+            [values[i] for i in one.inputs],
+            [values[i] for i in one.outputs],
+            one.attributes,
         )
-        draft.path, draft.origin = operator.path, position
+        draft.path, draft.origin = one.path, position
         if not call.outputs:
             continue
         if position in tables.layers or position in tables.makers:
-            _read_table(call, operator, cloned, makes_weight=position in tables.makers)
+            _read_table(call, one, cloned, makes_weight=position in tables.makers)
         elif not fold_static(call) or keep_static:
             _read_call(call)
-        if IN_PLACE in operator.attributes and (maker := call.outputs[0].producer) is not None:
+        if IN_PLACE in one.attributes and (maker := call.outputs[0].producer) is not None:
             maker.in_place = True
-        until = operator.attributes.get(HELD_UNTIL)
+        until = one.attributes.get(HELD_UNTIL)
         if isinstance(until, int) and (maker := call.outputs[0].producer) is not None:
             maker.held_until = max(maker.held_until, until)
     draft.path, draft.origin = "", -1
@@ -98,3 +97,77 @@ def _read_call(call: Call) -> None:
         call.emit("identity", call.inputs[:1], **copied, **({"order": order} if order else {}))
         return
     call.emit(name or call.name, call.inputs)
+
+
+# R1: whatever depends only on parameters and constants is no part of the graph.
+#
+# It happens while reading, because weights must be told from activations before anything else.
+# What an eager framework computes from parameters on every pass (a relative position bias, a
+# standardised weight) is remembered on the value that results.
+
+
+_FREE_NAMES = """
+    reshape view unsafeview flatten unflatten squeeze unsqueeze expanddims broadcastto expand
+    permutedims transpose permute swapaxes split slice stridedslice select take narrow unbind
+    cast astype to tocopy copy shapeof shapetotensor tensortoshape
+"""
+_FREE = frozenset(_FREE_NAMES.split())
+
+
+def fold_static(call: Call) -> bool:
+    """Mark the results of a call static if all its arguments are; return whether they are."""
+    if not all(value.is_static for value in call.inputs):
+        return False
+    roots = frozenset(root for value in call.inputs for root in value.roots)
+    work = tuple(dict.fromkeys(w for value in call.inputs for w in value.static_work))
+    name = _work(call.name)
+    for out in call.outputs:
+        out.is_static = True
+        out.roots = roots
+        out.static_work = (*work, name) if name else work
+    only = call.inputs[0] if len(call.inputs) == 1 else None
+    if only is not None and only.scalar is not None and not name and call.outputs[0].size == 1:
+        call.outputs[0].scalar = only.scalar
+    return True
+
+
+def _work(raw_name: str) -> str:
+    """Return the canonical name of the kernel that a static operator launches, "" if none."""
+    dialect, bare = fold(raw_name)
+    if bare in _FREE or bare in IDENTITIES:
+        return ""
+    name = canonical_name(dialect, bare) or bare
+    return "" if operator(name).category == "view" else name
+
+
+# Layers whose result nobody reads: the text branch of a last block, a head that is not returned.
+#
+# Eager PyTorch runs what is written, so they are nodes beside the graph, with what follows them.
+# What is dead without a layer (a mask, a shape) is no node: it costs next to nothing. Other
+# frameworks prune before they run.
+
+
+def unread_results(raw: RawGraph) -> tuple[int, ...]:
+    """Return the positions of the values that unread layers end in; empty unless they are run."""
+    if not raw.runs_unread:
+        return ()
+    needed = set(raw.outputs)
+    dead = []
+    for one in reversed(raw.operators):
+        if needed.isdisjoint(one.outputs):
+            dead.append(one)
+        else:
+            needed.update(one.inputs)
+    depends = set(raw.inputs)
+    if any(multiplies(one) for one in dead):
+        for one in raw.operators:
+            if not depends.isdisjoint(one.inputs):
+                depends.update(one.outputs)
+    worked: set[int] = set()
+    read: set[int] = set()
+    for one in reversed(dead):
+        layer = multiplies(one) and not depends.isdisjoint(one.inputs)
+        if layer or not worked.isdisjoint(one.inputs):
+            worked.update(one.outputs)
+            read.update(one.inputs)
+    return tuple(sorted(worked - read))

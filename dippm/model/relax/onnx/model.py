@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, external_data_helper
+from onnx import AttributeProto, TensorProto, external_data_helper
 
 from dippm.base import files
 from dippm.errors import ConversionError
 from dippm.model.relax.onnx.contributed import write_standard
-from dippm.model.relax.onnx.functions import inline
-from dippm.model.relax.onnx.values import MAX_KNOWN_ELEMENTS
-from dippm.model.relax.onnx.well_formed import check
+from dippm.model.relax.onnx.values import MAX_KNOWN_ELEMENTS, malformed, where
 from dippm.model.relax.onnx.wire import without_weights
 
 _MAX_BYTES = 8 * MAX_KNOWN_ELEMENTS
@@ -83,3 +83,147 @@ def _size(tensor: onnx.TensorProto) -> int:
     for dim in tensor.dims:
         size *= dim
     return size
+
+
+# Local functions of an ONNX file: inlined, if that ends and does not explode.
+
+
+MAX_INLINED = 1_000_000
+"""Operators after inlining; a few functions that call each other twice reach any number."""
+
+_Key = tuple[str, str]
+
+
+def inline(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model without functions.
+
+    Raises:
+        ValueError: if the functions cannot be inlined.
+        ConversionError: if they call themselves, or become too many operators.
+    """
+    from onnx import inliner
+
+    _check_growth(model)
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:
+        raise ValueError(f"its functions cannot be inlined: {error}") from error
+
+
+def _check_growth(model: onnx.ModelProto) -> None:
+    """Count the operators that inlining leads to, callees before callers."""
+    calls = {(f.domain, f.name): _called(f.node) for f in model.functions}
+    sizes: dict[_Key, int] = {}
+    active: set[_Key] = set()
+    stack = [(key, False) for key in calls]
+    while stack:
+        key, is_left = stack.pop()
+        if is_left:
+            active.discard(key)
+            sizes[key] = sum(sizes.get(callee, 1) for callee in calls[key])
+        elif key in active:
+            raise ConversionError(
+                f"the ONNX function {key[1]!r} calls itself",
+                "Check the file with onnx.checker.check_model, or export it again.",
+            )
+        elif key not in sizes:
+            active.add(key)
+            stack.append((key, True))
+            stack += [(callee, False) for callee in calls[key] if callee in calls]
+    total = sum(sizes.get(callee, 1) for callee in _called(model.graph.node))
+    if total > MAX_INLINED:
+        raise ConversionError(
+            f"the ONNX functions become {total:,} operators when they are written out, more than "
+            f"{MAX_INLINED:,}",
+            "Export the model without functions, or check where the file comes from.",
+        )
+
+
+def _called(nodes: Iterable[onnx.NodeProto]) -> list[_Key]:
+    """Return the operators of nodes and of the graphs inside them."""
+    found: list[_Key] = []
+    left = list(nodes)
+    while left:
+        node = left.pop()
+        found.append((node.domain, node.op_type))
+        for attribute in node.attribute:
+            left += attribute.g.node
+            for graph in attribute.graphs:
+                left += graph.node
+    return found
+
+
+# What an ONNX graph must keep to, and what shape inference neither refuses nor survives.
+
+
+POSITIVE = frozenset({"dilations", "group", "kernel_shape", "output_shape", "strides"})
+NOT_NEGATIVE = frozenset({"pads", "output_padding"})
+LARGEST = (1 << 31) - 1
+"""Of a window's sizes and steps: ONNX's inference multiplies them in 64 bits, and wraps around."""
+POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+PADDINGS = frozenset({b"", b"NOTSET", b"SAME_LOWER", b"SAME_UPPER", b"VALID"})
+WINDOWED = frozenset(
+    """
+    AveragePool Conv ConvInteger ConvTranspose DeformConv LpPool MaxPool MaxUnpool QLinearConv
+    """.split()
+)
+"""Operators that move a window: a step of nothing ends ONNX's own inference in a division."""
+
+
+def check(graph: onnx.GraphProto) -> None:
+    """Check a graph and those inside of it.
+
+    Raises:
+        ModelFileError: if two operators write one value, or a window has no size or step.
+    """
+    names = [value.name for value in graph.input]
+    written = {*names, *(tensor.name for tensor in graph.initializer)}
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise malformed(f"the ONNX graph has {number} inputs {name!r}")
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in written:
+                raise malformed(
+                    f"{where(node)}it writes {name!r}, which something else has written"
+                )
+            written.add(name)
+        if node.op_type in WINDOWED and not node.domain:
+            _check_window(node)
+            if node.op_type in POOLS:
+                _check_pool(node)
+        for attribute in node.attribute:
+            for inner in _graphs(attribute):
+                check(inner)
+
+
+def _check_window(node: onnx.NodeProto) -> None:
+    for attribute in node.attribute:
+        numbers = attribute.ints or ([attribute.i] if attribute.type == AttributeProto.INT else [])
+        what = f"{where(node)}{attribute.name} = {list(numbers)}"
+        if attribute.name in POSITIVE and any(number < 1 for number in numbers):
+            raise malformed(f"{what}, which must be positive")
+        if attribute.name in NOT_NEGATIVE and any(number < 0 for number in numbers):
+            raise malformed(f"{what}, which must not be negative")
+        if attribute.name in POSITIVE | NOT_NEGATIVE and any(n > LARGEST for n in numbers):
+            raise malformed(f"{what}, which is more than any window has")
+        if attribute.name == "auto_pad" and attribute.s not in PADDINGS:
+            raise malformed(
+                f"{where(node)}its auto_pad is {attribute.s.decode(errors='replace')!r}"
+            )
+
+
+def _check_pool(node: onnx.NodeProto) -> None:
+    """Refuse a pool with windows in the padding alone, which have nothing to take a value of."""
+    given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    kernel, pads = given.get("kernel_shape", []), given.get("pads", [])
+    dilations = given.get("dilations") or [1] * len(kernel)
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False)]
+    if any(pad >= span for pad, span in zip(pads, spans * 2, strict=False)):
+        raise malformed(f"{where(node)}pads = {pads} are not smaller than its window {kernel}")
+
+
+def _graphs(attribute: AttributeProto) -> Iterator[onnx.GraphProto]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from dippm.estimate.conditions import Attention, Optimizer, Precision
 from dippm.estimate.features.kernel import Kernel
@@ -11,17 +12,105 @@ from dippm.estimate.features.kernels.attention_steps import in_steps
 from dippm.estimate.features.kernels.backward import movement, norms
 from dippm.estimate.features.kernels.backward.attention import attention as attended
 from dippm.estimate.features.kernels.backward.checkpointing import checkpointed_bytes, recomputed
-from dippm.estimate.features.kernels.backward.convolution import convolution
 from dippm.estimate.features.kernels.backward.elementwise import elementwise
 from dippm.estimate.features.kernels.backward.gradients import Gradients
 from dippm.estimate.features.kernels.backward.products import matmul
-from dippm.estimate.features.kernels.backward.recurrent import recurrent
 from dippm.estimate.features.kernels.backward.tape import NOT_DIFFERENTIABLE, Step, Tape
 from dippm.estimate.features.kernels.launch import walk
+from dippm.estimate.features.kernels.layouts import image_strides, images_last
 from dippm.estimate.features.kernels.optimizers import update
 from dippm.estimate.features.kernels.run import Run
 from dippm.model.graph.calls import CallSequence
 from dippm.model.graph.operators import operator
+
+# Gradients of recurrent layers: the steps backwards, then the weights.
+
+
+def recurrent(g: Gradients, step: Step, gradient: int) -> None:
+    """Launch a record for the arguments and one for the weights, each with the forward's work.
+
+    Autograd keeps arguments, result and what cuDNN reserves: the gates of all steps.
+    """
+    run, call = g.run, step.call
+    forward = run.kernels[step.kernel]
+    source = call.inputs[0]
+    held = [g.kept(p) for p in call.inputs]
+    result = g.result(call.outputs[0])
+    width = forward.out_bytes
+    gates = max(1.0, forward.n and _gates(call.op)) * width * run.tensor(result).size
+    g.keep("gates", gates)
+    read = forward.read_bytes + gates + 2.0 * width * run.tensor(result).size
+    weights = [p for p in call.inputs if run.tensor(p).roots]
+    size = float(width * sum(run.tensor(p).size for p in weights))
+    data = forward._replace(
+        read_bytes=read, write_bytes=float(width * prod(run.tensor(source).shape)), sources=()
+    )
+    with g.towards(source):
+        made = g.launch(data, (gradient, result, *held), run.tensor(source).shape, width)
+    g.give(source, made)
+    if weights:
+        with g.towards(weights[0]):
+            run.emit(data._replace(weight_bytes=0.0, write_bytes=size), (gradient, *held))
+        maker = len(run.kernels) - 1
+    for position in weights:
+        tensor = run.tensor(position)
+        made = g.new(tensor.shape)
+        run.make(made, width)
+        run.states[made].makers = (maker,)
+        g.give(position, made)
+
+
+def _gates(op: str) -> int:
+    return {"lstm": 6, "gru": 5}.get(op, 1)
+
+
+# Gradients of convolutions: a convolution for the images, one for the weights.
+
+
+def convolution(g: Gradients, step: Step, gradient: int) -> None:
+    """Launch both; each does the operations of the forward pass.
+
+    Both read the gradient, in the order of the images; autograd keeps images and weights.
+    """
+    run, source, weight = g.run, step.call.inputs[0], step.call.inputs[1]
+    forward = run.kernels[step.kernel]
+    image, filters = g.original(source), g.kept(weight)
+    shape, made_shape = run.tensor(source).shape, run.tensor(step.call.outputs[0]).shape
+    gradient = g.dense(gradient, image_strides(run, image, made_shape))
+    image = g.dense(image, image_strides(run, image, shape))
+    width = forward.out_bytes
+    plain = forward._replace(
+        weight_bytes=0.0, images_last=images_last(run, image), sources=(), strided=False
+    )
+    pixels = float(shape[0] * prod(shape[2:]))
+    if g.wants(source):
+        kernel = plain._replace(
+            read_bytes=float(width * run.tensor(gradient).size),
+            weight_bytes=float(width * run.tensor(filters).size),
+            write_bytes=float(width * prod(shape)),
+            m=pixels,
+            n=forward.k / forward.window,
+            k=forward.n * forward.window,
+        )
+        strides = image_strides(run, image, shape)
+        with g.towards(source):
+            made = g.launch(kernel, (gradient, filters), shape, width, strides)
+        g.give(source, made)
+    if g.wants(weight):
+        sizes = run.tensor(weight).shape
+        kernel = plain._replace(
+            read_bytes=float(width * (run.tensor(gradient).size + run.stored(image))),
+            write_bytes=float(width * prod(sizes)),
+            m=forward.k,
+            n=forward.n,
+            k=forward.m,
+        )
+        with g.towards(weight):
+            made = g.launch(kernel, (gradient, image), sizes, width)
+        g.give(weight, made)
+    for bias in step.call.inputs[2:3]:
+        g.give(bias, gradient)
+
 
 Rule = Callable[[Gradients, Step, int], None]
 

@@ -53,8 +53,8 @@ def compare_run(
     with errors_reported(as_json=json):
         from dippm.runs.store.attach import attach_all
         from dippm.runs.store.runs import open_store
+        from dippm.runs.tracking.accepted import HINT, coverage
         from dippm.runs.tracking.accepted import accept as take
-        from dippm.runs.tracking.coverage import HINT, coverage
         from dippm.runs.tracking.run_comparison import DOCUMENT
         from dippm.runs.tracking.run_comparison import compare_run as compared
 

@@ -85,7 +85,7 @@ def check(
 def show(file: PlanFile, json: options.Json = False) -> None:
     """Show the rows of a plan and what became of them."""
     with errors_reported(as_json=json):
-        from dippm.runs.plans.reading import read_plan
+        from dippm.runs.plans.table import read_plan
         from dippm.show.report.console import console
         from dippm.show.report.plans import counted, plan_document, plan_table
 
@@ -120,8 +120,8 @@ def recover(
 
 def carry_out(file: Path, terms: Terms, *, as_json: bool, quiet: bool) -> None:
     """Run a plan, and exit with its code unless all went well."""
-    from dippm.runs.plans.reading import read_plan
     from dippm.runs.plans.scheduler import run_plan
+    from dippm.runs.plans.table import read_plan
     from dippm.show.report.plans import outcome_document, outcome_line
 
     outcome = run_plan(file, terms, _Shown(as_json=as_json, quiet=quiet))
@@ -139,8 +139,8 @@ def show_what_would_be_run(
     file: Path, terms: Terms, assumed: AssumedBoards | None, *, as_json: bool
 ) -> None:
     """Check a plan and show what would be run, on these GPUs or on assumed ones."""
-    from dippm.runs.plans.reading import read_plan
     from dippm.runs.plans.scheduler import choose
+    from dippm.runs.plans.table import read_plan
     from dippm.show.report.console import console
     from dippm.show.report.plans import commands_table, plan_document
 

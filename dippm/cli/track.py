@@ -93,7 +93,7 @@ def _run(order: RunOrder, devices: tuple[str, ...], sharing: str) -> int:
     """Become the command's runner; only where something is to be undone, stay beside it."""
     import os
 
-    from dippm.runs.plans.single import environment_on, run_seated
+    from dippm.runs.plans.command_line import environment_on, run_seated
     from dippm.runs.tracking.command import become
 
     if sharing:

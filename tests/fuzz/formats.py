@@ -574,7 +574,7 @@ def _read_space(path: Path) -> None:
 
 
 def _read_plan(path: Path) -> None:
-    from dippm.runs.plans.reading import read_plan
+    from dippm.runs.plans.table import read_plan
 
     plan = read_plan(path)
     assert len(plan.rows) <= 200_000

@@ -23,7 +23,7 @@ from dataset.join.kinship import architecture_id, family_of
 from dataset.measured.location import DataNotFoundError, data_dir
 from dataset.measured.sources.timm import SOURCES
 from dippm.estimate.features import FEATURE_VERSION, GraphTensors
-from dippm.estimate.models.pmgns_inputs import network_inputs
+from dippm.estimate.models.pmgns import network_inputs
 from dippm.estimate.models.pmgns_network import PmgnsConfig
 from dippm.model.graph import GRAPH_VERSION, build
 from dippm.model.relax.raw_graph import RawGraph

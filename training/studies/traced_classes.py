@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from dippm.estimate.features.kernels.depthwise import cudnn_takes, is_depthwise
+from dippm.estimate.features.kernels.convolution import cudnn_takes, is_depthwise
 
 
 def _table(**rows: str) -> dict[str, str]:

@@ -11,13 +11,6 @@ up what that does not need (`enter_sandbox`).
 Caller's side: `WorkerPipes`. Worker's side: the functions.
 """
 
-from dippm.base.process.ends import (
-    describe_exit,
-    is_out_of_memory,
-    signal_name,
-    tells_out_of_memory,
-)
-from dippm.base.process.frames import Message, own_pipes, read_frame, write_frame
 from dippm.base.process.guard import leave_guard, start_guard
 from dippm.base.process.limits import (
     cpu_limit_s,
@@ -30,10 +23,18 @@ from dippm.base.process.limits import (
 )
 from dippm.base.process.pipes import (
     BadFrameError,
+    Message,
     Remaining,
     TimedOutError,
     WorkerDiedError,
     WorkerPipes,
+    describe_exit,
+    is_out_of_memory,
+    own_pipes,
+    read_frame,
+    signal_name,
+    tells_out_of_memory,
+    write_frame,
 )
 from dippm.base.process.sandbox import Sandbox, enter_sandbox
 

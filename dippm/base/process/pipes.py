@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
+import struct
 import subprocess
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-
-from dippm.base.process.ends import describe_exit
-from dippm.base.process.frames import HEADER, Message, frame
+from typing import IO, Any
 
 Remaining = Callable[[], float]
 
@@ -248,3 +248,98 @@ def _leave_to_parent() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+# Frames of JSON text: a length of eight bytes, then the text. Nothing is ever unpickled.
+
+
+Message = dict[str, Any]
+
+HEADER = struct.Struct("<Q")
+
+
+def own_pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """Return a worker's requests and answers.
+
+    From here on stdin is empty, and what is printed goes to stderr.
+    """
+    requests = os.fdopen(os.dup(0), "rb", buffering=0)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+def write_frame(stream: IO[bytes], message: Message) -> None:
+    """Write a message to a blocking stream."""
+    rest = memoryview(frame(message))
+    while rest:
+        rest = rest[stream.write(rest) :]
+
+
+def read_frame(stream: IO[bytes]) -> Message:
+    """Read a message from a blocking stream.
+
+    Raises:
+        EOFError: if it was closed.
+    """
+    (size,) = HEADER.unpack(_exactly(stream, HEADER.size))
+    message: Message = json.loads(_exactly(stream, size))
+    return message
+
+
+def frame(message: Message) -> bytes:
+    """Return the bytes of a message."""
+    data = json.dumps(message).encode()
+    return HEADER.pack(len(data)) + data
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    chunks: list[bytes] = []
+    while size:
+        chunk = stream.read(min(size, 1 << 20))
+        if not chunk:
+            raise EOFError
+        chunks.append(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)
+
+
+# Words for how a process ended, and which errors mean that memory ran out.
+
+
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|not enough memory|cannot allocate memory"
+    r"|unable to allocate|ALLOC_FAILED|bad_alloc|MemoryError|failed to map segment"
+    r"|memory allocation",
+    re.IGNORECASE,
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception means that memory ran out or its limit was met."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or tells_out_of_memory(str(error))
+
+
+def tells_out_of_memory(text: str) -> bool:
+    """Return whether a library's words say that memory ran out."""
+    return OUT_OF_MEMORY.search(text) is not None
+
+
+def describe_exit(code: int) -> str:
+    """Return how a process ended, for instance "killed by SIGSEGV"."""
+    if code >= 0:
+        return f"exit code {code}"
+    hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
+    return f"killed by {signal_name(-code)}{hint}"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, also of one that Python does not know."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,9 +1,8 @@
 """Budgets: what models may cost, and whether they do; `dippm check` asks."""
 
-from dippm.decide.budgets.budget import Budget, read_budgets
+from dippm.decide.budgets.budget import Budget, Tolerance, read_budgets
 from dippm.decide.budgets.checking import Check, Checked, Finding, check
 from dippm.decide.budgets.first import first_budgets
-from dippm.decide.budgets.tolerance import Tolerance
 
 __all__ = [
     "Budget",

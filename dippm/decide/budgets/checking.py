@@ -18,8 +18,7 @@ from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.base.progress import stage
 from dippm.base.written import is_finite
-from dippm.decide.budgets.budget import QUANTITIES, Budget, read_budgets
-from dippm.decide.budgets.tolerance import Tolerance
+from dippm.decide.budgets.budget import QUANTITIES, Budget, Tolerance, read_budgets
 from dippm.devices import Device
 from dippm.errors import BudgetError, DippmError, ModelFileError, UnexpectedError, shortened
 from dippm.estimate.models.targets import Interval

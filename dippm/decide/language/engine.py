@@ -13,7 +13,6 @@ from dippm.decide.language.architecture import Attention, Decoder, FeedForward, 
 from dippm.decide.language.cache import kept_tokens
 from dippm.decide.language.formats import WeightFormat
 from dippm.decide.language.kernels import KernelList, Pass
-from dippm.decide.language.routing import busy_experts
 from dippm.estimate.features.kernel import Kernel
 
 PLAIN = WeightFormat("half", 2.0)
@@ -217,3 +216,16 @@ def _activated(network: FeedForward, rows: float, width: float) -> Kernel:
     if network.gated:
         return k.gate(rows, width)
     return k.stream("costly_activation", rows, width, flops=8.0)
+
+
+# How many experts a pass wakes.
+
+
+def busy_experts(network: FeedForward, tokens: int) -> float:
+    """Return how many experts are expected to get a token, at least those of one token.
+
+    experts · (1 - (1 - chosen / experts) ^ tokens): each token chooses for itself, all experts are
+    equally likely. Real routers prefer some, so real passes wake fewer.
+    """
+    share = network.chosen / network.experts
+    return network.experts * (1.0 - (1.0 - share) ** tokens)

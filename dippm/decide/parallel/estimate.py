@@ -17,12 +17,11 @@ from typing import Any, Unpack
 from dippm.api import load, predict
 from dippm.base.answer import Answer
 from dippm.base.progress import tell
+from dippm.decide.parallel.one_process import shard_times_ms
 from dippm.decide.parallel.one_process import step_ms as one_process_ms
 from dippm.decide.parallel.plan import Plan, plan_of
-from dippm.decide.parallel.sharded_kernels import shard_times_ms
 from dippm.decide.parallel.shards import shards, split_nodes
-from dippm.decide.parallel.stages import pipeline_ms
-from dippm.decide.parallel.work import Work, work_of
+from dippm.decide.parallel.work import Work, pipeline_ms, work_of
 from dippm.devices.links import DEFAULT_NETWORK
 from dippm.errors import ConditionsError, DeviceError
 from dippm.estimate.models.power import idle_power_w

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.base.progress import tell
-from dippm.measure.kernels.paths import marked
 from dippm.measure.kernels.record import TracedKernel
-from dippm.measure.kernels.trace_file import read
+from dippm.measure.kernels.trace_file import marked, read
 from dippm.measure.timing import Step
 
 if TYPE_CHECKING:

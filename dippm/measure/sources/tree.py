@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 
 from dippm.measure.readings import AbsentSource, Readings, Source
 from dippm.measure.sources.tree_process import Process, children_by_search
-from dippm.measure.sources.tree_quantities import ENDED, QUANTITIES
+from dippm.measure.sources.tree_psutil import ENDED, QUANTITIES
 
 SHARE = 0.002
 """Of a core: a search for new processes that took t seconds is not repeated before t / SHARE."""

@@ -234,7 +234,7 @@ def _convert_torchscript(path: Path, inputs: InputSpec) -> RawGraph:
 def _load_torchscript(path: Path, device: str) -> torch.nn.Module:
     import torch
 
-    from dippm.model.frontends.torch.script_sizes import compute_sizes_as_numbers
+    from dippm.model.frontends.torch.script import compute_sizes_as_numbers
 
     try:
         try:

@@ -6,9 +6,8 @@ from dippm.errors import (
     DeviceBusyError,
     DevicePermissionError,
 )
-from dippm.runs.colocation.seat import Seat
 from dippm.runs.colocation.seating import seated
-from dippm.runs.colocation.sharing import Sharing
+from dippm.runs.colocation.sharing import Seat, Sharing
 from dippm.runs.colocation.undoing import undo
 
 __all__ = [

@@ -14,8 +14,7 @@ from dippm.runs.colocation.boards import Board, boards, check_alone, neighbours
 from dippm.runs.colocation.ending import ended_in_order, undisturbed
 from dippm.runs.colocation.journal import Entry
 from dippm.runs.colocation.removal import Made
-from dippm.runs.colocation.seat import Seat
-from dippm.runs.colocation.sharing import Sharing
+from dippm.runs.colocation.sharing import Seat, Sharing
 from dippm.runs.colocation.undoing import undone
 
 NO_DEVICE = ("", "-")

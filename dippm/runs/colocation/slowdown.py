@@ -17,7 +17,7 @@ from dippm.base.printable import printable
 from dippm.errors import RunError
 from dippm.measure.readings import Absent
 from dippm.runs.colocation import together
-from dippm.runs.colocation.shared_energy import SharedEnergy, shared_energy
+from dippm.runs.colocation.together import SharedEnergy, shared_energy
 from dippm.runs.tracking.steps import timed_steps
 
 if TYPE_CHECKING:

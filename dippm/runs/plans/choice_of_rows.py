@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dippm.errors import DippmError, PlanError
-from dippm.runs.plans.assumed import AssumedBoards
-from dippm.runs.plans.devices import look_at
+from dippm.runs.plans.assumed import AssumedBoards, look_at
 from dippm.runs.plans.orders import arguments_of, command_of
 from dippm.runs.plans.row import Row
 from dippm.runs.plans.status import Process

@@ -14,11 +14,11 @@ from dippm.runs.colocation import undo
 from dippm.runs.plans.book import Book
 from dippm.runs.plans.journal import OF_A_COMMAND, SEATS, Open, is_left, left_open
 from dippm.runs.plans.place import lock_plan, state_folder, state_folders
-from dippm.runs.plans.reading import read_plan
 from dippm.runs.plans.row import Row
 from dippm.runs.plans.running import AFTER
 from dippm.runs.plans.status import Process, Status
-from dippm.runs.plans.workload_processes import end_processes_of
+from dippm.runs.plans.table import read_plan
+from dippm.runs.plans.workload import end_processes_of
 from dippm.runs.store.folder import RunFolder, read_folder
 from dippm.runs.store.record import End, Moment
 

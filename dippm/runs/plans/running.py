@@ -16,7 +16,7 @@ from dippm.base.boot import boot
 from dippm.runs.plans.gate import Gate
 from dippm.runs.plans.row import Row
 from dippm.runs.plans.status import Process, Status
-from dippm.runs.plans.workload_processes import end_processes_of
+from dippm.runs.plans.workload import end_processes_of
 from dippm.runs.tracking.order import RunOrder, in_memory
 
 NOT_STARTED = (126, 127)

@@ -18,9 +18,9 @@ from dippm.runs.plans.interrupts import Interrupts
 from dippm.runs.plans.journal import Journal, is_left
 from dippm.runs.plans.place import lock_plan, state_folder
 from dippm.runs.plans.plan import Plan
-from dippm.runs.plans.reading import read_plan
 from dippm.runs.plans.recovery import recover_held
 from dippm.runs.plans.row import Row
+from dippm.runs.plans.table import read_plan
 from dippm.runs.plans.terms import Audience, Outcome, Terms
 from dippm.runs.plans.workload import Workload
 from dippm.runs.store.turn import hold_live

@@ -20,8 +20,7 @@ from dippm.errors import RunError
 from dippm.runs.store.folder import IDS, RunFolder
 from dippm.runs.store.record import End, Value, ValueKind
 from dippm.runs.tracking.metrics import CallMetric
-from dippm.runs.tracking.span_block import HERE, Place, SpanBlock
-from dippm.runs.tracking.threads import process_number
+from dippm.runs.tracking.span_block import HERE, Place, SpanBlock, process_number
 
 __all__ = ["JOIN_VARIABLE", "Run", "SpanBlock", "current", "enter", "leave", "span"]
 

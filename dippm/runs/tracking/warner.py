@@ -158,7 +158,7 @@ class Warner:
         """
         if NOT_YET not in (self._held.get("environment") or {}):
             return False
-        from dippm.runs.tracking.conditions import refuse_mismatch
+        from dippm.runs.tracking.run_comparison import refuse_mismatch
 
         try:
             asked = foretold["conditions"]["timer"]

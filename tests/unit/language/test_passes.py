@@ -9,13 +9,12 @@ import pytest
 from dippm.decide.language import read_decoder
 from dippm.decide.language.cache import cache_bytes
 from dippm.decide.language.eager import eager_kernels
-from dippm.decide.language.engine import PLAIN, attended, engine_kernels
+from dippm.decide.language.engine import PLAIN, attended, busy_experts, engine_kernels
 from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
 from dippm.decide.language.memory import weight_bytes
 from dippm.decide.language.parallel import exchange_ms, group_of, part_of
 from dippm.decide.language.passes import OrderedSurface
-from dippm.decide.language.routing import busy_experts
 from dippm.devices import find
 from dippm.errors import ConditionsError, DeviceError
 from training.language.shapes import SHAPES

@@ -226,7 +226,7 @@ def test_one_process_launches_for_all_and_copies_every_step(graph):
 def test_parts_of_kernels_add_up_to_the_kernels(graph):
     import numpy as np
 
-    from dippm.decide.parallel.sharded_kernels import sharded
+    from dippm.decide.parallel.one_process import sharded
     from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
 
     found = shards(graph.at_batch(8), 4)
@@ -253,7 +253,7 @@ def test_parts_of_kernels_add_up_to_the_kernels(graph):
 def test_parts_take_at_least_their_share(graph):
     """Smaller products are less efficient, and columns still read the whole input."""
     from dippm.api import load
-    from dippm.decide.parallel.sharded_kernels import shard_times_ms
+    from dippm.decide.parallel.one_process import shard_times_ms
     from dippm.devices import find
     from dippm.estimate.conditions import Conditions
 

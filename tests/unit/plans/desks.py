@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.runs.plans.plan import Plan
-from dippm.runs.plans.reading import read_plan
+from dippm.runs.plans.table import read_plan
 from dippm.runs.store.folder import Recorded, read_folder
 from tests.unit.tracking.commands import environment, line_of, until
 

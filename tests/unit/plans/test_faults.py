@@ -13,9 +13,9 @@ import pytest
 from dippm.runs.plans.book import Book
 from dippm.runs.plans.journal import is_left, left_open
 from dippm.runs.plans.place import state_folder
-from dippm.runs.plans.reading import read_plan
 from dippm.runs.plans.status import Process, Status
-from dippm.runs.plans.workload_processes import processes_of
+from dippm.runs.plans.table import read_plan
+from dippm.runs.plans.workload import processes_of
 from tests.unit.plans.desks import HEADER, interrupt, lines, next_line, told
 from tests.unit.tracking.commands import alive, line_of, until
 
@@ -268,7 +268,7 @@ def test_a_crash_while_the_plan_is_written_leaves_the_old_one(desk):
 import os, sys
 from pathlib import Path
 from dippm.runs.plans.book import Book
-from dippm.runs.plans.reading import read_plan
+from dippm.runs.plans.table import read_plan
 from dippm.runs.plans.status import Status
 book = Book(read_plan(Path("plan.csv")), print)
 print("ready", flush=True)

@@ -9,11 +9,10 @@ import pytest
 from dippm.errors import CollocationError, DippmError, PlanError, UnknownNameError
 from dippm.runs.plans import cells, sweep
 from dippm.runs.plans.cells import records, replaced
-from dippm.runs.plans.reading import read_plan
 from dippm.runs.plans.row import as_options, read_row, settings_of, words_of
 from dippm.runs.plans.status import Process, Status, read_status
 from dippm.runs.plans.sweep import read_sweep
-from dippm.runs.plans.table import read_table, write_table
+from dippm.runs.plans.table import read_plan, read_table, write_table
 from dippm.runs.plans.workload import workloads
 
 PADDED = b"""Experiment,Workload,Status,Run,Devices,Collocation,    File,    Listeners,Params

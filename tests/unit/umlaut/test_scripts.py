@@ -17,7 +17,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from dippm.runs.store.folder import read_folder
-from dippm.runs.tracking.conditions import device_of_run
+from dippm.runs.tracking.run_comparison import device_of_run
 from dippm.umlaut.rows import Row, rows_of_folder
 
 Script = Callable[..., CompletedProcess[str]]

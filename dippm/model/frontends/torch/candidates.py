@@ -36,8 +36,7 @@ from dippm.model.frontends.torch.higher_order_operators import (
     with_plain_attention,
 )
 from dippm.model.frontends.torch.lifetimes import note_holds, watched_holds
-from dippm.model.frontends.torch.paths import note_paths
-from dippm.model.frontends.torch.places import place_of
+from dippm.model.frontends.torch.paths import note_paths, place_of
 from dippm.model.frontends.torch.prepare import keeping_attributes
 from dippm.model.frontends.torch.recurrent import PACKED, PaddedSequences, whole_recurrent_layers
 from dippm.model.frontends.torch.script import has_scripts, run_script, script_place

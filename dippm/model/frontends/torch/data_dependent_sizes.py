@@ -23,7 +23,7 @@ from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.model.frontends.torch.places import calling_place
+from dippm.model.frontends.torch.paths import calling_place
 from dippm.model.frontends.torch.script import has_scripts, run_script
 
 LAYERS = frozenset(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import nn
 from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 
@@ -103,3 +104,29 @@ def without_weights(program: ExportedProgram) -> ExportedProgram:
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel() > 1:
             program.constants[name] = torch.empty_like(tensor, device="meta")
     return program
+
+
+# A module with other parts in the place of some of its own.
+
+
+def with_parts(
+    module: nn.Module, parts: Mapping[str, nn.Module | None], path: str = ""
+) -> nn.Module:
+    """Return a shallow copy of a module with these parts replaced.
+
+    Args:
+        module: what stays as it is; parents of replaced parts are copied.
+        parts: by path.
+        path: of the module itself in these paths.
+    """
+    copied = module.__class__.__new__(module.__class__)
+    copied.__dict__ = {**module.__dict__, "_modules": {}}
+    for name, part in module._modules.items():
+        inner = f"{path}.{name}" if path else name
+        if part is None or inner in parts:
+            copied._modules[name] = parts.get(inner)
+        elif any(other.startswith(inner + ".") for other in parts):
+            copied._modules[name] = with_parts(part, parts, inner)
+        else:
+            copied._modules[name] = part
+    return copied

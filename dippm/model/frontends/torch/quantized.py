@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dippm.model.frontends.torch.module_surgery import with_parts
+from dippm.model.frontends.torch.prepare import with_parts
 
 AS_FLOAT = (
     "{count} quantised layers ({kinds}) were taken as layers of {dtype}: time and memory of "

@@ -15,9 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from dippm.model.relax.onnx.block import Block
 from dippm.model.relax.onnx.fold import Array
-from dippm.model.relax.onnx.tracing import Tracing
+from dippm.model.relax.onnx.tracing import Block, Tracing
 from dippm.model.relax.onnx.values import (
     BatchFixedError,
     Step,

@@ -19,7 +19,6 @@ from onnx import TensorProto, helper, numpy_helper
 from dippm.base.progress import EACH, counted, tell
 from dippm.errors import ConversionError
 from dippm.model.relax.onnx import control_flow, sequences, stated
-from dippm.model.relax.onnx.block import Block
 from dippm.model.relax.onnx.classical import write_classical
 from dippm.model.relax.onnx.contributed import BLOCKED, BLOCKED_HINT, BLOCKED_WHY
 from dippm.model.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
@@ -28,6 +27,7 @@ from dippm.model.relax.onnx.infer import Inference, Type, check, static_type
 from dippm.model.relax.onnx.inputs import check_size
 from dippm.model.relax.onnx.paths import path_of
 from dippm.model.relax.onnx.rebatch import Rebatch
+from dippm.model.relax.onnx.tracing import Block
 from dippm.model.relax.onnx.values import (
     DEFAULT_DOMAINS,
     TEXT_HINT,

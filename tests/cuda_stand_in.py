@@ -164,7 +164,7 @@ def gpu() -> Iterator[Gpu]:
     }
     with (
         mock.patch.multiple(torch.cuda, **answers),
-        mock.patch("dippm.measure.counters.open_source", opened),
+        mock.patch("dippm.measure.context.open_source", opened),
         mock.patch("dippm.measure.context.open_context"),
         mock.patch("dippm.measure.run.profiled", made.profiled),
         mock.patch("dippm.measure.run.displacer", return_value=torch.ones(4).sum),

@@ -28,7 +28,8 @@ from typer.testing import CliRunner
 import dippm
 from dippm.cli.app import app
 from dippm.errors import PluginWarning
-from dippm.estimate.pretrained import store, weights
+from dippm.estimate.pretrained import store
+from dippm.estimate.pretrained.checkpoint import MAX_HEADER_BYTES, open_weights
 from dippm.model.frontends import plugins, registry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -689,9 +690,9 @@ def test_weights_are_not_read_before_their_size(checkpoint, monkeypatch):
             return super().read(size)
 
     monkeypatch.setattr(Path, "open", lambda path, mode: Counting(io.FileIO(path, "r")))
-    with pytest.raises(dippm.errors.CheckpointError), weights.open_weights(folder):
+    with pytest.raises(dippm.errors.CheckpointError), open_weights(folder):
         pass
-    assert sum(reads) <= weights.MAX_HEADER_BYTES
+    assert sum(reads) <= MAX_HEADER_BYTES
     assert -1 not in reads
 
 

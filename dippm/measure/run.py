@@ -19,7 +19,7 @@ from dippm.measure import context, energy, memory
 from dippm.measure.cold import NAMES as COLD_NAMES
 from dippm.measure.cold import NO_ROOM, NOT_COLD, cold_columns, displacer
 from dippm.measure.columns import ENERGY
-from dippm.measure.counters import ON_A_CPU, Counters
+from dippm.measure.context import ON_A_CPU, Counters
 from dippm.measure.kernels.profile import profiled
 from dippm.measure.kernels.record import TracedKernel, kernel_ms
 from dippm.measure.protocol import Regime, Settings
@@ -223,7 +223,7 @@ METHODS = {
     "cuda": "kernels of one profiled step, by CUPTI",
     "cpu": "operators of one profiled step, each without those inside",
 }
-NAMES = ("kernel_ms", "kernel_launches", "kernel_method")
+KERNEL_NAMES = ("kernel_ms", "kernel_launches", "kernel_method")
 NONE_SEEN = Absent("the profiler saw no kernel: CUPTI is missing, or its counters are restricted")
 Seen = tuple[TracedKernel, ...] | Absent
 
@@ -250,9 +250,9 @@ def kernels_of(
 def kernel_columns(kernels: Seen, device: torch.device) -> dict[str, Any]:
     """Return the columns of a kernel table, each a value or `Absent`."""
     if isinstance(kernels, Absent):
-        return dict.fromkeys(NAMES, kernels)
+        return dict.fromkeys(KERNEL_NAMES, kernels)
     values = (kernel_ms(kernels), len(kernels), METHODS[device.type])
-    return dict(zip(NAMES, values, strict=True))
+    return dict(zip(KERNEL_NAMES, values, strict=True))
 
 
 # The energy window of one point: idle before, steps without pause, idle after; its columns.

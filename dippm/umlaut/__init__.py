@@ -7,17 +7,22 @@
 """
 
 from dippm.umlaut.benchmark import Benchmark, VisualizationBenchmark
-from dippm.umlaut.clocks import GPUTimeMetric, LatencyMetric, ThroughputMetric, TimeMetric
-from dippm.umlaut.metric import Metric, PerEntry, Sampled
-from dippm.umlaut.sampled import (
+from dippm.umlaut.metric import (
     CPUMetric,
     EnergyMetric,
     GPUEnergyMetric,
     GPUMemoryMetric,
     GPUMetric,
     GPUPowerMetric,
+    GPUTimeMetric,
+    LatencyMetric,
     MemoryMetric,
+    Metric,
+    PerEntry,
     PowerMetric,
+    Sampled,
+    ThroughputMetric,
+    TimeMetric,
 )
 from dippm.umlaut.supervisor import BenchmarkSupervisor
 from dippm.umlaut.trackers import (

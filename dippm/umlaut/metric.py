@@ -6,6 +6,7 @@ To add one: a subclass with `measure_type`, `name` and `unit`, and `begin` and `
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -139,3 +140,142 @@ class Sampled(Metric):
             raise ValueError(f"interval is {interval}: give seconds, 0.001 at least")
         self.interval = float(interval)
         self.device = id
+
+
+# Metrics of a call's own clock: time, latency, throughput, time on a GPU.
+
+
+class TimeMetric(Metric):
+    """Wall time of a call."""
+
+    measure_type, name, unit = "time", "time_s", "s"
+    about = "wall time, by the monotonic clock"
+    priority = 0
+
+    def end(self, begun: Any, seconds: float) -> float:
+        """Return the time in s."""
+        return seconds
+
+
+class LatencyMetric(PerEntry):
+    """Time per entry."""
+
+    measure_type, name, unit = "latency", "latency_s", "s/entry"
+    about = "wall time of the call by the entries that were tracked in it"
+    priority = 0
+
+    def end(self, begun: Any, seconds: float) -> float:
+        """Return s per entry."""
+        return seconds / float(begun)
+
+
+class ThroughputMetric(PerEntry):
+    """Entries per second."""
+
+    measure_type, name, unit = "throughput", "throughput_per_s", "entries/s"
+    about = "entries that were tracked in the call by its wall time"
+    priority = 0
+
+    def end(self, begun: Any, seconds: float) -> float:
+        """Return entries per s."""
+        return float(begun) / seconds
+
+
+class GPUTimeMetric(Metric):
+    """Time between two CUDA events; a call ends when its work on the GPU has."""
+
+    measure_type, name, unit = "gputime", "gpu_time_s", "s"
+    about = "span between CUDA events on the current stream of torch"
+
+    def begin(self) -> Any:
+        """Record an event; the reason if there is no GPU."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return Absent("this process has not imported torch")
+        if not torch.cuda.is_available():
+            return Absent(f"torch {torch.__version__} sees no CUDA device here")
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        events[0].record()
+        return events
+
+    def end(self, begun: Any, seconds: float) -> float | Absent:
+        """Wait for the second event and return s."""
+        if isinstance(begun, Absent):
+            return begun
+        begun[1].record()
+        begun[1].synchronize()
+        return float(begun[0].elapsed_time(begun[1])) / 1000
+
+
+# Metrics that are sampled: views on `dippm.measure.sources`, each a column, unit and scope.
+
+
+class MemoryMetric(Sampled):
+    """Resident memory of the process and everything that it started."""
+
+    measure_type, name, unit = "memory", "tree.rss_mb", "MiB"
+    source, quantity, reducer = "tree", "rss_mb", "max"
+    about = "resident memory of the process tree; one value is the most"
+
+
+class CPUMetric(Sampled):
+    """CPU use of the process and everything that it started."""
+
+    measure_type, name, unit = "cpu", "tree.cpu_percent", "%"
+    source, quantity, reducer, factor = "tree", "cpu_s", "rate", 100.0
+    about = "CPU time of the process tree by wall time; 100 % is one core"
+
+
+class EnergyMetric(Sampled):
+    """Energy of the host's CPU packages; UMLAUT's number is in µJ."""
+
+    measure_type, name, unit = "energy", "rapl.package_energy_j", "J"
+    source, quantity, reducer = "rapl", "package_energy_j", "delta"
+    about = "RAPL package counter of the whole host"
+
+
+class PowerMetric(Sampled):
+    """Power of the host's CPU packages."""
+
+    measure_type, name, unit = "power", "rapl.package_power_w", "W"
+    source, quantity, reducer = "rapl", "package_energy_j", "rate"
+    about = "RAPL package counter of the whole host by time"
+
+
+class _OnGpu(Sampled):
+    """Of one GPU, or MIG slice."""
+
+    def __init__(self, description: str = "", interval: float = 1.0, id: int | str = 0) -> None:
+        super().__init__(description, interval, id)
+
+
+class GPUMetric(_OnGpu):
+    """Time in which the GPU ran any kernel."""
+
+    measure_type, name, unit = "gpu", "nvml.utilization_percent", "%"
+    source, quantity, reducer = "nvml", "utilization_percent", "mean"
+    about = "of the whole GPU, all processes"
+
+
+class GPUMemoryMetric(_OnGpu):
+    """Memory in use on a GPU."""
+
+    measure_type, name, unit = "gpumemory", "nvml.memory_used_mb", "MiB"
+    source, quantity, reducer = "nvml", "memory_used_mb", "max"
+    about = "of the whole GPU or slice, all processes; one value is the most"
+
+
+class GPUPowerMetric(_OnGpu):
+    """Power that a GPU draws."""
+
+    measure_type, name, unit = "gpupower", "nvml.power_w", "W"
+    source, quantity, reducer = "nvml", "power_w", "mean"
+    about = "of the whole board"
+
+
+class GPUEnergyMetric(_OnGpu):
+    """Energy that a GPU takes; UMLAUT has none."""
+
+    measure_type, name, unit = "gpuenergy", "nvml.energy_j", "J"
+    source, quantity, reducer = "nvml", "energy_j", "delta"
+    about = "the board's energy counter"

@@ -3,10 +3,9 @@
 from dippm.decide.choice.choice import Choice
 from dippm.decide.choice.contender import BY, By, Contender
 from dippm.decide.choice.limits import Limits
-from dippm.decide.choice.packing import Packed, Packing, pack
+from dippm.decide.choice.packing import Packed, Packing, pack, smallest_slice
 from dippm.decide.choice.prices import Prices, read_prices
 from dippm.decide.choice.ranking import choose
-from dippm.decide.choice.slices import smallest_slice
 
 __all__ = [
     "BY",

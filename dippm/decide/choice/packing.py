@@ -20,12 +20,18 @@ from dippm.base.printable import printable
 from dippm.decide.choice.choice import Choice
 from dippm.decide.choice.contender import Contender
 from dippm.decide.choice.limits import Limits, SloAt
-from dippm.decide.choice.slices import smallest_slice
+from dippm.decide.choice.ranking import choose
 from dippm.devices import Device, Placement, arranged, arrangements, places
-from dippm.errors import ConstraintError, DippmError, ModelFileError, NothingFeasibleError
+from dippm.errors import (
+    ConditionsError,
+    ConstraintError,
+    DippmError,
+    ModelFileError,
+    NothingFeasibleError,
+)
 from dippm.estimate.conditions import check_options
 from dippm.estimate.model_list import Candidate
-from dippm.estimate.options import SliceOptions, name_of
+from dippm.estimate.options import SliceOptions, name_of, question
 from dippm.estimate.place import DEFAULT_DEVICE, device_of
 
 Counts = tuple[int, ...]
@@ -282,3 +288,46 @@ def _slowdown(contender: Contender, choice: Choice) -> float | None:
     whole = next((c for c in choice.contenders if c.name == c.device.name), None)
     here, there = contender.estimate("latency_ms"), whole and whole.estimate("latency_ms")
     return here.value / there.value if here and there else None
+
+
+# `smallest_slice`: the smallest MIG slice that holds a model and meets a limit.
+
+
+@question(SliceOptions)
+def smallest_slice(
+    source: Any,
+    framework: str | None = None,
+    *,
+    slo_ms: float | None = None,
+    slo_at: SloAt = "upper",
+    max_memory_mb: float | None = None,
+    **options: Unpack[SliceOptions],
+) -> Choice:
+    """Find the smallest slice of a GPU whose memory holds a model and that meets `slo_ms`.
+
+    Args:
+        source: see `dippm.predict`.
+        framework: see `dippm.predict`.
+        slo_ms: see `dippm.choose`, as the next two.
+        slo_at: what has to hold to it.
+        max_memory_mb: most memory.
+        **options: see `dippm.Options`; the device is a GPU with MIG.
+
+    Returns:
+        Every slice, smallest first and the whole GPU last, each with its reason if it will not do;
+        `best` is the whole GPU where no slice will.
+
+    Raises:
+        ConditionsError: if the GPU has no slices.
+        NothingFeasibleError: if not even the whole GPU will do.
+        DippmError: as `dippm.choose` does.
+    """
+    rest: dict[str, Any] = {**options}
+    gpu = device_of(rest.pop("device", DEFAULT_DEVICE))
+    if not (gpu.mig_profiles or gpu.unlisted_mig_profiles):
+        raise ConditionsError(
+            f"{gpu.name} cannot be sliced",
+            "`dippm devices` lists which GPUs have slices, for instance device=A100.",
+        )
+    limits: Any = {"slo_ms": slo_ms, "slo_at": slo_at, "max_memory_mb": max_memory_mb}
+    return choose(source, framework, devices=gpu, slices=True, by="size", **limits, **rest)

@@ -19,8 +19,7 @@ from dippm.decide.exploration.errors import (
     StudyMismatchError,
     WorkersLostError,
 )
-from dippm.decide.exploration.objectives import Objective
-from dippm.decide.exploration.proxies import macs_proxy, weights_proxy
+from dippm.decide.exploration.objectives import Objective, macs_proxy, weights_proxy
 from dippm.decide.exploration.quantities import QUANTITIES
 from dippm.decide.exploration.results import Exploration, Tried
 from dippm.decide.exploration.search import explore

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dippm.decide.language import kernels as k
 from dippm.decide.language.architecture import Attention, Decoder, FeedForward, Layer
-from dippm.decide.language.cache import kept_tokens
 from dippm.decide.language.engine import PLAIN, attended, busy_experts, embedded
 from dippm.decide.language.formats import WeightFormat
 from dippm.decide.language.kernels import KernelList, Pass
+from dippm.decide.language.memory import kept_tokens
 
 WIDENED_ROWS = 50
 """Rows above which kernels of integer weights (exllama v2, as transformers calls it) widen a matrix

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dippm.decide.language import kernels as k
 from dippm.decide.language.architecture import Attention, Decoder, FeedForward, Layer
-from dippm.decide.language.cache import kept_tokens
 from dippm.decide.language.formats import WeightFormat
 from dippm.decide.language.kernels import KernelList, Pass
+from dippm.decide.language.memory import kept_tokens
 from dippm.estimate.features.kernel import Kernel
 
 PLAIN = WeightFormat("half", 2.0)

@@ -12,12 +12,11 @@ from typing import Any
 from dippm.base.progress import stage
 from dippm.decide.language.answer import LanguagePrediction, Step
 from dippm.decide.language.architecture import Decoder
-from dippm.decide.language.cache import CACHE_BYTES
 from dippm.decide.language.config import read_decoder
 from dippm.decide.language.corrections import shipped_corrections
 from dippm.decide.language.formats import HALF, format_of
 from dippm.decide.language.kernels import Pass
-from dippm.decide.language.memory import LanguageMemory, language_memory
+from dippm.decide.language.memory import CACHE_BYTES, LanguageMemory, language_memory
 from dippm.decide.language.passes import PassCost, Passes
 from dippm.decide.language.setting import (
     CACHE_FORMATS,

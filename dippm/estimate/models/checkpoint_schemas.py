@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from dippm.devices import MemoryFamily
 from dippm.devices.hosts import KindOfBoard
 from dippm.errors import CheckpointError
-from dippm.estimate.conditions import Mode, Precision, SoftwareClass, Timer
+from dippm.estimate.conditions import Mode, Phase, Precision, SoftwareClass, Timer
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.models.intervals import FEATURES as INTERVAL_FEATURES
 from dippm.estimate.models.intervals import FEWEST_FEATURES, GROUPS, SEEN, UNSEEN
@@ -346,3 +346,54 @@ class MetricsSchema(Schema):
 
     __pydantic_extra__: dict[str, Row | list[Row] | list[str] | str | None]
     summary: list[SummaryRow] = []
+
+
+# Schema of the `config.json` of a checkpoint for training steps; see `checkpoint_schemas`.
+
+
+class Multipliers(ClosedSchema):
+    """Log slow-down by part of a training step and class of kernels."""
+
+    forward: dict[Name, LogFactor]
+    backward_input: dict[Name, LogFactor]
+    backward_weight: dict[Name, LogFactor]
+    optimizer: dict[Name, LogFactor]
+
+
+class StepLawPart(TreeLawPart):
+    """Shape of the law of training steps."""
+
+    step_depth: Annotated[int, Field(ge=1, le=64)]
+    step_reach: LogError
+    multipliers: Multipliers
+
+
+class StepMemoryPart(MemoryPart):
+    """Arguments of `StepMemoryModel`."""
+
+    spread: Annotated[float, Field(ge=1, le=10)]
+
+
+class StepPart(ClosedSchema):
+    """What was measured of training steps."""
+
+    launch_share: Annotated[float, Field(gt=0, le=10)]
+
+
+class PhasePart(Schema):
+    """What is answered."""
+
+    phase: list[Phase]
+
+
+class StepSchema(Schema):
+    """What the kind "hybrid" reads of a checkpoint for training steps."""
+
+    conditions: PhasePart
+    law: StepLawPart
+    host: HostPart
+    memory: StepMemoryPart
+    power: PowerPart
+    intervals: HybridIntervals
+    seen: HybridSeen
+    step: StepPart

@@ -44,7 +44,7 @@ from dippm.estimate.models.answer_warnings import (
 )
 from dippm.estimate.models.board_power import BoardPower, limit_warnings
 from dippm.estimate.models.calibration import time_shares
-from dippm.estimate.models.checkpoint_schemas import HybridSchema, check
+from dippm.estimate.models.checkpoint_schemas import HybridSchema, StepSchema, check
 from dippm.estimate.models.engine_law import (
     LAUNCH_SHARE,
     as_pytorch,
@@ -87,7 +87,6 @@ from dippm.estimate.models.power import (
     work_ms,
 )
 from dippm.estimate.models.predictor import phases_of, predictor, refuse_phase
-from dippm.estimate.models.step_schemas import StepSchema
 from dippm.estimate.models.targets import (
     NOTHING_RUNS,
     TARGETS,

@@ -17,9 +17,8 @@ from dippm.model.frontends import cache as graph_cache
 from dippm.model.frontends import named, registry
 from dippm.model.frontends.frontend import Frontend, InputSpec
 from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, Limits
-from dippm.model.frontends.unreadable import refusals_told
 from dippm.model.frontends.worker import POOL, Worker
-from dippm.model.frontends.worker_errors import no_room
+from dippm.model.frontends.worker_errors import no_room, refusals_told
 from dippm.model.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:

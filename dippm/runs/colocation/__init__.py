@@ -8,7 +8,7 @@ from dippm.errors import (
 )
 from dippm.runs.colocation.seating import seated
 from dippm.runs.colocation.sharing import Seat, Sharing
-from dippm.runs.colocation.undoing import undo
+from dippm.runs.colocation.removal import undo
 
 __all__ = [
     "CollocationError",

@@ -12,11 +12,11 @@ from pathlib import Path
 from dippm.errors import DippmError
 from dippm.runs.colocation import Seat, seated
 from dippm.runs.plans.choice_of_rows import metrics_of
-from dippm.runs.plans.gate import Gate
 from dippm.runs.plans.interrupts import Interrupts
 from dippm.runs.plans.journal import Journal
 from dippm.runs.plans.orders import order_of
 from dippm.runs.plans.row import Row
+from dippm.runs.plans.row_process import Gate
 from dippm.runs.plans.running import RunningRow, environment_of
 from dippm.runs.plans.status import Status
 from dippm.runs.plans.terms import Audience, Noted, Terms

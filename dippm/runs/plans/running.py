@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dippm.base.boot import boot
-from dippm.runs.plans.gate import Gate
 from dippm.runs.plans.row import Row
+from dippm.runs.plans.row_process import Gate
 from dippm.runs.plans.status import Process, Status
 from dippm.runs.plans.workload import end_processes_of
 from dippm.runs.tracking.order import RunOrder, in_memory

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dataset.collect.first_row import first_row, lacking
-from dippm.measure import counters
+from dippm.measure import context
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.readings import Absent, AbsentSource
 from dippm.measure.run import Bench, Wanted
@@ -40,9 +40,9 @@ def test_without_the_binding_of_nvml_the_labels_that_rows_lack_are_named_in_one_
     gpu, monkeypatch
 ):
     def none(name, **_):
-        return AbsentSource(name, counters.nvml.QUANTITIES, NO_BINDING)
+        return AbsentSource(name, context.nvml.QUANTITIES, NO_BINDING)
 
-    monkeypatch.setattr(counters, "open_source", none)
+    monkeypatch.setattr(context, "open_source", none)
     assert lacking(row(energy=True)) == [
         f"rows lack memory_mb, energy_j, sm_clock_mhz: {NO_BINDING}"
     ]

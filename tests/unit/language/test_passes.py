@@ -7,12 +7,11 @@ from itertools import pairwise
 import pytest
 
 from dippm.decide.language import read_decoder
-from dippm.decide.language.cache import cache_bytes
 from dippm.decide.language.eager import eager_kernels
 from dippm.decide.language.engine import PLAIN, attended, busy_experts, engine_kernels
 from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
-from dippm.decide.language.memory import weight_bytes
+from dippm.decide.language.memory import cache_bytes, weight_bytes
 from dippm.decide.language.parallel import exchange_ms, group_of, part_of
 from dippm.decide.language.passes import OrderedSurface
 from dippm.devices import find

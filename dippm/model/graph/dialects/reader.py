@@ -6,7 +6,7 @@ from dippm.base.progress import counted
 from dippm.model.graph.dialects.call import Call
 from dippm.model.graph.dialects.names import IDENTITIES, canonical_name, fold
 from dippm.model.graph.dialects.readers import READERS
-from dippm.model.graph.dialects.tables import Tables, as_data, data_slots, find_tables, multiplies
+from dippm.model.graph.dialects.reader import Tables, as_data, data_slots, find_tables, multiplies
 from dippm.model.graph.draft import Draft, Value
 from dippm.model.graph.operators import operator
 from dippm.model.relax.raw_graph import HELD_UNTIL, IN_PLACE, RawGraph, RawOperator, RawValue

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from dippm.model.relax.onnx.fold import NUMPY_TYPES
-from dippm.model.relax.onnx.shapes import CONTRIBUTED, SHAPES, TYPES
+from dippm.model.relax.onnx.infer import CONTRIBUTED, SHAPES, TYPES
 from dippm.model.relax.onnx.values import (
     DEFAULT_DOMAINS,
     MAX_KNOWN_ELEMENTS,

@@ -9,7 +9,7 @@ To add a kind of worker: write an `Engine`.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -65,9 +65,24 @@ class Engine(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A worker of the crew.
+
+    Attributes:
+        worker: what the engine opened.
+        kept: keys of the graphs that it holds, the last used last.
+        answered: tasks that it has answered.
+    """
+
+    worker: Any
+    kept: OrderedDict[Any, None] = field(default_factory=OrderedDict)
+    answered: int = 0
+
+
 @dataclass(slots=True)
 class _Busy:
-    worker: Any
+    member: _Member
     key: Any
     task: Task
     attempt: int
@@ -82,11 +97,9 @@ class Crew:
     """
 
     engine: Engine
-    _idle: list[Any] = field(default_factory=list)
+    _idle: list[_Member] = field(default_factory=list)
     _busy: list[_Busy] = field(default_factory=list)
-    _homes: dict[Any, Any] = field(default_factory=dict)
-    _held: dict[int, OrderedDict[Any, None]] = field(default_factory=dict)
-    _answered: Counter[int] = field(default_factory=Counter)
+    _homes: dict[Any, _Member] = field(default_factory=dict)
     _losses: int = 0
 
     def answer(self, tasks: Mapping[Any, Task]) -> Iterator[Outcomes]:
@@ -101,70 +114,69 @@ class Crew:
         waiting = deque((key, task, 1) for key, task in tasks.items())
         while waiting or self._busy:
             self._begin_what_can(waiting)
-            for worker, result in self.engine.wait([busy.worker for busy in self._busy]):
-                busy = next(b for b in self._busy if b.worker is worker)
+            for worker, result in self.engine.wait([busy.member.worker for busy in self._busy]):
+                busy = next(b for b in self._busy if b.member.worker is worker)
                 self._busy.remove(busy)
                 if isinstance(result, Lost):
-                    self._retire(worker, result)
+                    self._retire(busy.member, result)
                     if busy.attempt < ATTEMPTS and not result.is_final:
                         waiting.appendleft((busy.key, busy.task, busy.attempt + 1))
                     else:
                         yield dict.fromkeys(busy.task.chosen, Outcome("failed", reason=result.why))
                 else:
                     self._losses = 0
-                    self._answered[id(worker)] += 1
-                    if self._answered[id(worker)] < WORN_OUT:
-                        self._idle.append(worker)
+                    busy.member.answered += 1
+                    if busy.member.answered < WORN_OUT:
+                        self._idle.append(busy.member)
                     else:
-                        self._forget(worker)
+                        self._forget(busy.member)
                     yield result
 
     def close(self) -> None:
         """End all workers."""
-        for worker in (*self._idle, *(busy.worker for busy in self._busy)):
-            self.engine.close(worker)
+        for member in (*self._idle, *(busy.member for busy in self._busy)):
+            self.engine.close(member.worker)
         self._idle.clear()
         self._busy.clear()
 
     def _begin_what_can(self, waiting: deque[tuple[Any, Task, int]]) -> None:
         """Begin what waits for no worker; a graph is waited for where it was converted."""
         for item in list(waiting):
-            worker = self._homes.get(item[0])
-            if worker is None:
-                worker = self._free()
-            elif worker in self._idle:
-                self._idle.remove(worker)
+            member = self._homes.get(item[0])
+            if member is None:
+                member = self._free()
+            elif member in self._idle:
+                self._idle.remove(member)
             else:
                 continue
-            if worker is not None:
+            if member is not None:
                 waiting.remove(item)
-                self._begin(worker, *item)
+                self._begin(member, *item)
 
-    def _free(self) -> Any:
+    def _free(self) -> _Member | None:
         """Return a worker without work; a new one while there are fewer than there shall be."""
         if self._idle:
             return self._idle.pop(0)
-        return self.engine.open() if len(self._busy) < self.engine.workers else None
+        is_full = len(self._busy) >= self.engine.workers
+        return None if is_full else _Member(self.engine.open())
 
-    def _begin(self, worker: Any, key: Any, task: Task, attempt: int) -> None:
-        held = self._held.setdefault(id(worker), OrderedDict())
-        held[key] = None
-        held.move_to_end(key)
-        self._homes[key] = worker
-        while len(held) > KEPT:
-            self._homes.pop(held.popitem(last=False)[0], None)
-        self._busy.append(_Busy(worker, key, task, attempt))
-        self.engine.begin(worker, task)
+    def _begin(self, member: _Member, key: Any, task: Task, attempt: int) -> None:
+        member.kept[key] = None
+        member.kept.move_to_end(key)
+        self._homes[key] = member
+        while len(member.kept) > KEPT:
+            self._homes.pop(member.kept.popitem(last=False)[0], None)
+        self._busy.append(_Busy(member, key, task, attempt))
+        self.engine.begin(member.worker, task)
 
-    def _forget(self, worker: Any) -> None:
+    def _forget(self, member: _Member) -> None:
         """End a worker; what it held is held by nobody."""
-        self._answered.pop(id(worker), None)
-        for key in self._held.pop(id(worker), ()):
+        for key in member.kept:
             self._homes.pop(key, None)
-        self.engine.close(worker)
+        self.engine.close(member.worker)
 
-    def _retire(self, worker: Any, lost: Lost) -> None:
-        self._forget(worker)
+    def _retire(self, member: _Member, lost: Lost) -> None:
+        self._forget(member)
         self._losses += not lost.is_final
         if self._losses >= LOSSES:
             raise WorkersLostError(

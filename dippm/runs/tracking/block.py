@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import End, Moment, RunStatus
-from dippm.runs.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
+from dippm.runs.tracking.keeper_start import Keeper, start_sampler
 from dippm.runs.tracking.order import RunOrder, checked, new_start
 from dippm.runs.tracking.run import JOIN_VARIABLE, Run, enter, leave
 
@@ -102,19 +102,10 @@ def _begin(start: Start, order: RunOrder) -> tuple[Run, Keeper | None]:
         return Run(start.uuid, None, trouble), None
     run = Run(start.uuid, folder)
     try:
-        return run, start_keeper(
-            KeeperOrder(
-                folder=str(folder.path),
-                out=str(folder.path / "samples-1.dippm"),
-                owner=os.getpid(),
-                pid=os.getpid(),
-                hz=order.hz,
-                sources=order.metrics,
-                device=order.device,
-                program=sys.executable,
-                cwd=start.folder,
-            )
+        keeper = start_sampler(
+            folder.path, order, pid=os.getpid(), program=sys.executable, cwd=start.folder
         )
+        return run, keeper
     except OSError as error:
         run.tag("trouble", f"no samples: {error}")
         return run, None

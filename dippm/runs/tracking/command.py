@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import End, Moment, RunStatus, Start, Value
 from dippm.runs.tracking.foreground import Child, Ended, NotStartedError, adopt_orphans
-from dippm.runs.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
+from dippm.runs.tracking.keeper_start import Keeper, start_sampler
 from dippm.runs.tracking.order import RunOrder, in_memory, order_in
 from dippm.runs.tracking.run import JOIN_VARIABLE
 
@@ -242,19 +242,13 @@ class _Record:
     def _start_keeper(self, program: str, pid: int = 0) -> Keeper:
         assert self._folder is not None
         self._samplers += 1
-        order = self._order
-        return start_keeper(
-            KeeperOrder(
-                folder=str(self._folder.path),
-                out=str(self._folder.path / f"samples-{self._samplers}.dippm"),
-                owner=os.getpid(),
-                pid=pid,
-                hz=order.hz,
-                sources=order.metrics,
-                device=order.device,
-                program=program,
-                cwd=self._start.folder,
-            )
+        return start_sampler(
+            self._folder.path,
+            self._order,
+            pid=pid,
+            program=program,
+            cwd=self._start.folder,
+            number=self._samplers,
         )
 
     def _note(self, trouble: str) -> None:

@@ -11,10 +11,13 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dippm.base.boot import boot
 from dippm.runs.tracking.keeper_words import CLOSED, CLOSED_NOW, HEAR, LOG, SAY, TALK
+
+if TYPE_CHECKING:
+    from dippm.runs.tracking.order import RunOrder
 
 START_S = 10.0
 END_S = 5.0
@@ -146,6 +149,37 @@ class Keeper:
                 self._over = not piece
                 self._heard += piece
         return False
+
+
+def start_sampler(
+    folder: Path, order: RunOrder, *, pid: int, program: str, cwd: str, number: int = 1
+) -> Keeper:
+    """Start a keeper that samples a tree of processes into the folder of a run.
+
+    Args:
+        folder: of the run, which this process ends.
+        order: what is sampled, and how often.
+        pid: root of the tree; 0 if it is told later.
+        program: see `KeeperOrder`.
+        cwd: see `KeeperOrder`.
+        number: of the keeper within the run; each has a file of samples of its own.
+
+    Raises:
+        OSError: if no process can be started here.
+    """
+    return start_keeper(
+        KeeperOrder(
+            folder=str(folder),
+            out=str(folder / f"samples-{number}.dippm"),
+            owner=os.getpid(),
+            pid=pid,
+            hz=order.hz,
+            sources=order.metrics,
+            device=order.device,
+            program=program,
+            cwd=cwd,
+        )
+    )
 
 
 def start_keeper(order: KeeperOrder) -> Keeper:

@@ -6,9 +6,9 @@ from dippm.errors import (
     DeviceBusyError,
     DevicePermissionError,
 )
+from dippm.runs.colocation.removal import undo
 from dippm.runs.colocation.seating import seated
 from dippm.runs.colocation.sharing import Seat, Sharing
-from dippm.runs.colocation.removal import undo
 
 __all__ = [
     "CollocationError",

@@ -15,9 +15,8 @@ from dippm.errors import CollocationError, CollocationWarning, UnknownNameError
 from dippm.runs.colocation import mps, slices
 from dippm.runs.colocation.boards import Board, boards, check_alone, neighbours
 from dippm.runs.colocation.journal import Entry
-from dippm.runs.colocation.removal import Made
+from dippm.runs.colocation.removal import Made, undone
 from dippm.runs.colocation.sharing import Seat, Sharing
-from dippm.runs.colocation.removal import undone
 
 NO_DEVICE = ("", "-")
 AGAIN = "Run dippm.runs.colocation.undo with the same journal when the device is free."

@@ -46,7 +46,7 @@ class AssumedBoards(NamedTuple):
         return cls(device, number)
 
     def look_at(self, devices: Sequence[str], sharing: Sequence[str]) -> None:
-        """Raise what would keep runs from sharing these GPUs, as `devices.look_at` would.
+        """Raise what would keep runs from sharing these GPUs, as the function of this name would.
 
         Whether a real one is in MIG mode, busy or of another driver is not known here.
 

@@ -66,7 +66,7 @@ def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
 def _read_table(
     call: Call, operator: RawOperator, cloned: dict[int, Value], *, makes_weight: bool
 ) -> None:
-    """Read an operator on parameters alone as a node; see `tables`."""
+    """Read an operator on parameters alone as a node, see `find_tables`."""
     if makes_weight:
         fold_static(call)
         call.outputs = [Value(out.shape, out.dtype) for out in call.outputs]
@@ -182,7 +182,7 @@ def unread_results(raw: RawGraph) -> tuple[int, ...]:
 # inputs, as torch.compile does unless told to freeze them: they are nodes of the graph, with their
 # MACs. What leads to them and what follows them are nodes too. A product that only makes a weight
 # (the norm of a spectral norm, a merged adapter) is a node beside the graph, and the weight stays a
-# weight. Anything else that depends on parameters alone is no node, see `static`.
+# weight. Anything else that depends on parameters alone is no node.
 
 
 _LEFT = {"addmm": 1, "baddbmm": 1, "addmv": 1, "addbmm": 1}

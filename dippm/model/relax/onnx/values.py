@@ -56,7 +56,7 @@ class UnsupportedError(Exception):
             + self.why,
             self.hint
             or "Simplify the model with onnxsim, or export it with static sizes; a shape rule for "
-            "the operator can be added in dippm/model/relax/onnx/shapes.py.",
+            "the operator can be added in dippm/model/relax/onnx/infer.py.",
         )
 
 

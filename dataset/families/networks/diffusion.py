@@ -2,45 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dataset.families.networks.layers import Attention, Mlp, PositionTable, groups_that_fit
-
-
-def wave_code(time: Tensor, width: int) -> Tensor:
-    """Return sines and cosines of a time at falling frequencies, as (batch, width)."""
-    half = width // 2
-    steps = torch.arange(half, device=time.device, dtype=torch.float32)
-    angles = time.float() * torch.exp(-math.log(10000.0) * steps / half)
-    return torch.cat([angles.sin(), angles.cos()], -1).to(time.dtype)
-
-
-class TimeResidual(nn.Module):
-    """Two norm–SiLU–convolutions; the time shifts, or scales and shifts, what is between them."""
-
-    def __init__(self, channels: int, width: int, time_width: int, *, scale: bool) -> None:
-        super().__init__()
-        self.scale = scale
-        self.norm1 = nn.GroupNorm(groups_that_fit(channels, 32), channels)
-        self.conv1 = nn.Conv2d(channels, width, 3, padding=1)
-        self.time = nn.Linear(time_width, 2 * width if scale else width)
-        self.norm2 = nn.GroupNorm(groups_that_fit(width, 32), width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
-        self.skip = nn.Conv2d(channels, width, 1) if channels != width else nn.Identity()
-
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:  # noqa: D102
-        y = self.conv1(functional.silu(self.norm1(x)))
-        code = self.time(functional.silu(time))[:, :, None, None]
-        if self.scale:
-            scale, shift = code.chunk(2, 1)
-            y = self.norm2(y) * (1 + scale) + shift
-        else:
-            y = self.norm2(y + code)
-        return self.skip(x) + self.conv2(functional.silu(y))
+from dataset.families.networks.layers import Attention, Mlp, PositionTable
+from dippm.model.networks.diffusion_unet import TimeResidual, groups_that_fit, wave_code
 
 
 class SpatialAttention(nn.Module):

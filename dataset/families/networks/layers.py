@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dippm.model.networks.diffusion_unet import groups_that_fit
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "relu6": nn.ReLU6,
@@ -50,11 +52,6 @@ def norm(name: str, channels: int, *, dimensions: int = 2) -> nn.Module:
     if name == "instance":
         return INSTANCE_NORMS[dimensions](channels, affine=True)
     return nn.Identity()
-
-
-def groups_that_fit(channels: int, groups: int) -> int:
-    """Return the largest divisor of `channels` that is at most `groups`."""
-    return next(g for g in range(min(groups, channels), 0, -1) if channels % g == 0)
 
 
 def rounded(width: float, multiple: int = 8) -> int:

@@ -14,9 +14,9 @@ from dataset.families.networks.layers import (
     ChannelNorm,
     ImageHead,
     activation,
-    groups_that_fit,
     norm,
 )
+from dippm.model.networks.diffusion_unet import groups_that_fit
 
 
 class Pooling(nn.Module):

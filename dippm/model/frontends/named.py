@@ -1,4 +1,7 @@
-"""Models by name: `timm:NAME`, `torchvision:NAME`, `hf-config:FOLDER`. No weights, no download."""
+"""Models by name: `timm:NAME`, `torchvision:NAME`, `hf-config:FOLDER`, `dippm:NAME`.
+
+No weights, no download.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 NAME = "named"
 FLOW_SIZE = (520, 960)
-EXTRAS = {"timm": "timm", "torchvision": "timm", "hf-config": "hf"}
+EXTRAS = {"timm": "timm", "torchvision": "timm", "hf-config": "hf", "dippm": "torch"}
 KERNEL_KEYS = frozenset(
     f"{prefix}{kind}_implementation{suffix}"
     for prefix in ("", "_")
@@ -50,7 +53,14 @@ KERNELS = frozenset(
 
 TIMM_KEYS = frozenset(("architecture", "backbone"))
 WEIGHT_KEYS = frozenset(("checkpoint_path", "pretrained_cfg_overlay", "pretrained_strict"))
-LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf-config": "transformers"}
+LIBRARIES = {
+    "timm": "timm",
+    "torchvision": "torchvision",
+    "hf-config": "transformers",
+    "dippm": "torch",
+}
+OF_LIBRARY = {"transformers": "hf", "torchvision": "timm"}
+"""Extra that brings a library, of networks that we build with one."""
 
 
 def is_name(source: str) -> bool:
@@ -268,10 +278,26 @@ def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
     return transformers.AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-any-return]
 
 
+def _published(name: str, device: torch.device) -> Built:
+    from dippm.model.networks.published import PUBLISHED
+
+    found = PUBLISHED.get(name.casefold())
+    if found is None:
+        raise UnknownNameError.of("network", name, PUBLISHED)
+    if found.library and importlib.util.find_spec(found.library) is None:
+        raise FrameworkNotInstalledError(
+            f"dippm:{name} needs {found.library}, which is not installed",
+            f'pip install "dippm[{OF_LIBRARY[found.library]}]"',
+        )
+    declare_vision_operators()
+    return Built(_built(found.make, device), found.shapes)
+
+
 BUILDERS: dict[str, Callable[[str, torch.device], Built]] = {
     "timm": _timm,
     "torchvision": _torchvision,
     "hf-config": _hf_config,
+    "dippm": _published,
 }
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dippm.decide.language import LanguagePrediction, language_model
     from dippm.decide.memory_fit import MemoryFit, fits
     from dippm.decide.parallel import ParallelEstimate, parallelize
+    from dippm.decide.pipelines import Pipeline, PipelinePrediction, Stage, pipeline
     from dippm.decide.power_sweep import PowerSweep, sweep_power
     from dippm.decide.scheduling import ResourceRequest, request_resources
     from dippm.devices import Device
@@ -66,12 +67,15 @@ __all__ = [
     "Objective",
     "Options",
     "ParallelEstimate",
+    "Pipeline",
+    "PipelinePrediction",
     "Place",
     "PowerSweep",
     "Prediction",
     "ResourceRequest",
     "RunningCost",
     "Space",
+    "Stage",
     "Verification",
     "WhatIf",
     "calibrate",
@@ -87,6 +91,7 @@ __all__ = [
     "load",
     "measure_model",
     "parallelize",
+    "pipeline",
     "predict",
     "read_graph",
     "request_resources",
@@ -120,12 +125,15 @@ _HOMES = {
     "Objective": "dippm.decide.exploration",
     "Options": "dippm.estimate.options",
     "ParallelEstimate": "dippm.decide.parallel",
+    "Pipeline": "dippm.decide.pipelines",
+    "PipelinePrediction": "dippm.decide.pipelines",
     "Place": "dippm.estimate.place",
     "PowerSweep": "dippm.decide.power_sweep",
     "Prediction": "dippm.estimate.prediction",
     "ResourceRequest": "dippm.decide.scheduling",
     "RunningCost": "dippm.decide.costs",
     "Space": "dippm.decide.exploration",
+    "Stage": "dippm.decide.pipelines",
     "Verification": "dippm.measure.verification",
     "WhatIf": "dippm.decide.explanation",
     "calibrate": "dippm.measure.calibration",
@@ -141,6 +149,7 @@ _HOMES = {
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",
     "parallelize": "dippm.decide.parallel",
+    "pipeline": "dippm.decide.pipelines",
     "predict": "dippm.api",
     "read_graph": "dippm.api",
     "request_resources": "dippm.decide.scheduling",

@@ -15,6 +15,7 @@
     │   └── NothingFeasibleError       no GPU or slice is a choice; keeps every row
     ├── BudgetError                    a budget, its file or its baseline is wrong, or is exceeded
     ├── CarbonError                    intensities of regions are wrong, or of none that is known
+    ├── PipelineError                  stages, or their file, make no pipeline
     ├── PriceError                     prices are wrong, or of a device that is not known
     ├── HostError                      a launch time of a host that is none
     ├── DeviceError                    a device, or its file, is wrong or lacks a figure
@@ -127,6 +128,10 @@ class NothingFeasibleError(ConstraintError):
     def __init__(self, message: str, hint: str, choice: Any) -> None:
         super().__init__(message, hint)
         self.choice = choice
+
+
+class PipelineError(DippmError, ValueError):
+    """A pipeline of models, or its file, is wrong: a stage, an input, a size or a repetition."""
 
 
 class PriceError(DippmError, ValueError):

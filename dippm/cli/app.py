@@ -31,6 +31,7 @@ from dippm.cli.mig import mig
 from dippm.cli.mig_plan import mig_plan
 from dippm.cli.output import say
 from dippm.cli.parallel import parallel
+from dippm.cli.pipeline import pipeline
 from dippm.cli.plan import plan
 from dippm.cli.plot import plot
 from dippm.cli.predict import predict
@@ -67,6 +68,7 @@ for command in (
     diff,
     what_if,
     parallel,
+    pipeline,
     llm,
     explore,
     check,

@@ -42,6 +42,16 @@ limits = { latency_ms = 9, energy_j = 9, macs = 1, slice = "1g.5gb" }
 [models.gone]
 model = "gone.onnx"
 """
+STAGES = """
+[[stages]]
+name = "first"
+model = "net.onnx"
+[[stages]]
+name = "second"
+model = "net.onnx"
+repeat = 3
+after = ["first"]
+"""
 LLAMA = {
     **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu"},
     **{"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4},
@@ -71,6 +81,7 @@ COMMANDS = {
     "diff": ("net.onnx --device A100,H100", "net.onnx --mig full,1g.5gb"),
     "what-if": ("net.onnx",),
     "parallel": ("net.onnx --gpus 4", "net.onnx --tensor 2 --pipeline 2 --phase train"),
+    "pipeline": ("stages.toml --tree", "stages.toml --offload --device L4", "--list"),
     "llm": ("llama.json --device L4", "llama.json --tensor-parallel 2 --software eager",
             "llama.json --context-mb 600"),
     "graph": ("net.onnx --tree",),
@@ -100,6 +111,7 @@ def folder(tmp_path_factory):
     (folder / "bad.onnx").write_text("nonsense")
     (folder / "llama.json").write_text(json.dumps(LLAMA))
     (folder / "space.toml").write_text(SPACE)
+    (folder / "stages.toml").write_text(STAGES)
     (folder / "budgets.toml").write_text(BUDGETS)
     (folder / "rows.csv").write_text("model,batch,latency_ms\nnet.onnx,8,5.0\nnet.onnx,64,9.0\n")
     (folder / "plan.csv").write_text("Experiment,Workload,File,Params\n1,1,echo,a\n1,2,echo,b\n")

@@ -1,0 +1,142 @@
+"""`dippm pipeline`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from dippm.base.written import decimal_number, whole_number
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.progress import progress_shown
+
+
+def pipeline(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PIPELINE", help="Name of a shipped one, see --list, or a TOML file of stages."
+        ),
+    ] = None,
+    width: Annotated[int | None, typer.Option("--width", help="Of the picture, pixels.")] = None,
+    height: Annotated[int | None, typer.Option("--height", help="Of the picture, pixels.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Of denoising.")] = None,
+    guidance: Annotated[
+        float | None,
+        typer.Option("--guidance", help="Above 1 a step runs with and without the text."),
+    ] = None,
+    frames: Annotated[int | None, typer.Option("--frames", help="Of a video.")] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Another parameter of a shipped pipeline."
+        ),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option("--batch", "-b", help="Samples at once: pictures, clips, questions.")
+    ] = 1,
+    device: options.DeviceName = "A100",
+    precision: Annotated[
+        str | None,
+        typer.Option("--precision", "-p", help="Of stages that name none; as the pipeline says."),
+    ] = None,
+    offload: Annotated[
+        bool,
+        typer.Option("--offload", help="Weights stay on the host while their stage does not run."),
+    ] = False,
+    mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    mig: options.Mig = None,
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
+    attention: options.Attention = "fused",
+    autograd: options.Autograd = False,
+    context_mb: options.ContextMb = None,
+    runtime: options.Runtime = "pytorch",
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    tree: options.Tree = False,
+    depth: options.Depth = 2,
+    require_fit: options.RequireFit = False,
+    html: options.Html = None,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the shipped pipelines and their parameters.")
+    ] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Predict models that run one after the other: a text to a picture, speech to text."""
+    conditions = options.passed_on(locals())
+    if listing:
+        _list(as_json=json)
+        return
+    if source is None:
+        raise typer.BadParameter("name a pipeline or a file, or ask for --list")
+    named = {"width": width, "height": height, "steps": steps, "guidance": guidance}
+    given = {key: v for key, v in {**named, "frames": frames}.items() if v is not None}
+    given |= dict(_parameter(text) for text in parameters or ())
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.decide.pipelines import pipeline as answer
+
+        found = answer(source, offload=offload, **conditions, **given)
+        if html:
+            from dippm.show.report.pipelines import write_pipeline_page
+
+            write_pipeline_page(html, found, depth)
+    if json:
+        document = found.to_dict()
+        print_json("pipeline", document | {"tree": found.tree.to_dict()} if tree else document)
+    else:
+        from dippm.show.report.console import console, tree_table
+        from dippm.show.report.pipelines import figures_table, stages_table
+
+        console().print(figures_table(found))
+        console().print(stages_table(found))
+        if tree:
+            console().print(tree_table(found.tree, depth))
+        print_warnings(found.warnings)
+    if require_fit and not found.fits:
+        from dippm.cli.output import report_error
+        from dippm.errors import DoesNotFitError
+
+        error = DoesNotFitError(
+            f"{found.pipeline.name} is not known to fit {found.title.split(' · ')[2]}",
+            "Ask for offload=True, a smaller batch, or another device.",
+        )
+        report_error(error, as_json=False)
+        raise typer.Exit(1)
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """Return name and value of "NAME=VALUE"; a number where it is one."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not name or not equals or not value:
+        raise typer.BadParameter(f"{text[:80]!r} is not NAME=VALUE", param_hint="--set")
+    for read in (whole_number, decimal_number):
+        try:
+            return name, read(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+def _list(*, as_json: bool) -> None:
+    from dippm.decide.pipelines.shipped import SHIPPED, parameters_of
+
+    found = [
+        {"name": name, "about": one.about, "parameters": parameters_of(name)}
+        for name, one in SHIPPED.items()
+    ]
+    if as_json:
+        print_json("pipelines", {"pipelines": found})
+        return
+    from dippm.show.report.console import console
+    from dippm.show.report.tables import Column, Fitted
+
+    rows = [
+        (name, one.about, ", ".join(f"{k}={v}" for k, v in parameters_of(name).items()))
+        for name, one in SHIPPED.items()
+    ]
+    columns = (Column("pipeline"), Column("", folds=True), Column("parameters", folds=True))
+    console().print(Fitted(columns, rows))

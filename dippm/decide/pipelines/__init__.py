@@ -1,0 +1,19 @@
+"""Models that run one after the other: what all of it costs.
+
+stage     `Stage` and `Pipeline`: the description, checked
+file      a TOML file → `Pipeline`
+shipped   pipelines by name, without weights: `sdxl`, `whisper`, ...
+inputs    sizes of a stage's inputs, from what other stages give
+memory    what is in memory when, and the largest batch
+combined  intervals of sums whose parts share their errors
+answer    `PipelinePrediction`, and how it prints
+running   the question: `pipeline`
+"""
+
+from dippm.decide.pipelines.answer import PipelinePrediction
+from dippm.decide.pipelines.file import read_pipeline
+from dippm.decide.pipelines.running import pipeline
+from dippm.decide.pipelines.shipped import SHIPPED
+from dippm.decide.pipelines.stage import Pipeline, Stage
+
+__all__ = ["SHIPPED", "Pipeline", "PipelinePrediction", "Stage", "pipeline", "read_pipeline"]

@@ -1,0 +1,165 @@
+"""`pipeline`: what models that run one after the other cost."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dippm.api import load
+from dippm.base import files
+from dippm.base.progress import stage as shown_stage
+from dippm.base.progress import tell
+from dippm.decide.pipelines.answer import PipelinePrediction, answer_of
+from dippm.decide.pipelines.file import read_pipeline
+from dippm.decide.pipelines.inputs import refused, sizes_of
+from dippm.decide.pipelines.memory import Ran, copy_time
+from dippm.decide.pipelines.shipped import SHIPPED, parameters_of
+from dippm.decide.pipelines.stage import Pipeline, Stage
+from dippm.errors import (
+    ConditionsError,
+    DippmError,
+    ModelFileError,
+    PipelineError,
+    UnknownNameError,
+)
+from dippm.estimate.conditions import phase_of
+from dippm.estimate.grid import DEFAULT_DEVICE, DeviceLike
+from dippm.estimate.predictor import LoadedPredictor
+from dippm.model.graph import ModelGraph
+
+_NOT_OPTIONS = ("self", "source", "framework", "input", "batch", "device", "precision", "trust")
+OPTIONS = tuple(
+    name
+    for name in inspect.signature(LoadedPredictor.predict).parameters
+    if name not in _NOT_OPTIONS
+)
+"""Conditions that hold for all stages alike."""
+
+
+def pipeline(
+    source: str | os.PathLike[str] | Pipeline,
+    *,
+    batch: int = 1,
+    device: DeviceLike = DEFAULT_DEVICE,
+    precision: str | None = None,
+    offload: bool = False,
+    checkpoint: str | Path | None = None,
+    trust: bool = False,
+    **options: Any,
+) -> PipelinePrediction:
+    """Predict latency, energy and memory over time of models that run one after the other.
+
+    Args:
+        source: the name of a shipped pipeline ("sdxl"), the path of a TOML file of stages, or a
+            `Pipeline`.
+        batch: samples of the pipeline: images, clips, questions; each stage runs with its
+            `batch_factor` times as many.
+        device: the GPU, as `predict` takes it.
+        precision: number formats of stages that name none; None is that of the pipeline.
+        offload: whether the weights of every stage stay in the host's memory while it does not run.
+        checkpoint: of the predictor, as `predict` takes it.
+        trust: allow files that can run code when they are read.
+        **options: other conditions of `predict` (mode, mig, host, attention, context_mb, runtime,
+            ...), and the parameters of a shipped pipeline (width, height, steps, guidance, ...).
+
+    Raises:
+        PipelineError: if there is no such pipeline, its stages make none, a stage cannot take what
+            another gives it, or an option is not known.
+        DippmError: as `predict` does, with the name of the stage.
+    """
+    found, given, conditions = _asked(source, options)
+    if precision is not None:
+        found = replace(found, precision=precision)
+    if offload:
+        stages = tuple(replace(stage, placement="offloaded") for stage in found.stages)
+        found = replace(found, stages=stages)
+    if phase_of(conditions.get("phase") or "inference") != "inference":
+        raise ConditionsError(
+            "a pipeline runs forward, and a training step was asked for",
+            "Leave the phase out; `dippm predict --phase train` has a step of one model.",
+        )
+    loaded = load(checkpoint, device=device)
+    ran: list[Ran] = []
+    graphs: dict[str, ModelGraph] = {}
+    for number, stage in enumerate(found.stages, 1):
+        with shown_stage(f"{number} of {len(found.stages)}: {stage.name}"):
+            one = _run(stage, found, loaded, graphs, batch=batch, trust=trust, options=conditions)
+        graphs[stage.name] = one.prediction.source_graph
+        ran.append(one)
+    tell("adding up the stages")
+    return answer_of(found, ran, batch=batch, loaded=loaded, parameters=given)
+
+
+def _run(
+    stage: Stage,
+    pipeline: Pipeline,
+    loaded: LoadedPredictor,
+    graphs: Mapping[str, ModelGraph],
+    *,
+    batch: int,
+    trust: bool,
+    options: Mapping[str, Any],
+) -> Ran:
+    """Predict one run of a stage."""
+    if isinstance(batch, bool) or not isinstance(batch, int):
+        raise ConditionsError(f"batch is {batch!r}", "Give a whole number, at least 1.")
+    sizes = sizes_of(stage, graphs)
+    try:
+        prediction = loaded.predict(
+            stage.model,
+            input=sizes,
+            batch=batch * stage.batch_factor,
+            precision=stage.precision or pipeline.precision,  # type: ignore[arg-type]
+            trust=trust,
+            **options,
+        )
+        copy_ms = None
+        if stage.placement == "offloaded" and prediction.memory_parts is not None:
+            weights_mb = prediction.memory_parts.weights_mb
+            copy_ms = copy_time(prediction.conditions.device, weights_mb)
+    except ModelFileError as error:
+        if stage.given():
+            raise refused(stage, sizes, error) from error
+        raise _named(stage, error) from error
+    except DippmError as error:
+        raise _named(stage, error) from error
+    return Ran(stage, prediction, copy_ms)
+
+
+def _named(stage: Stage, error: DippmError) -> DippmError:
+    """Return the error, with the stage that it is of."""
+    error.message = f"stage {stage.name}: {error.message}"
+    return error
+
+
+def _asked(
+    source: Any, options: Mapping[str, Any]
+) -> tuple[Pipeline, dict[str, Any], dict[str, Any]]:
+    """Return the pipeline, the parameters that were given for it, and the conditions.
+
+    Raises:
+        PipelineError: if it is not known, or an option is not.
+    """
+    name = source.strip().casefold() if isinstance(source, str) else ""
+    known = parameters_of(name) if name in SHIPPED else {}
+    parameters = {key: value for key, value in options.items() if key in known}
+    conditions = {key: value for key, value in options.items() if key not in known}
+    for key in conditions:
+        if key not in OPTIONS:
+            error = UnknownNameError.of("option", key, (*known, *OPTIONS))
+            taken = f"{name} takes {', '.join(known)}. " if known else ""
+            raise PipelineError(f"{error.message} of a pipeline", taken + error.hint)
+    if isinstance(source, Pipeline):
+        return source, parameters, conditions
+    if name in SHIPPED:
+        given = {key: value for key, value in parameters.items() if value is not None}
+        return SHIPPED[name].make(**given), {**known, **given}, conditions
+    path = Path(files.expanded(source))
+    if path.suffix == ".toml" or path.exists():
+        return read_pipeline(path), parameters, conditions
+    error = UnknownNameError.of("pipeline", str(source), SHIPPED)
+    raise PipelineError(error.message, f"{error.hint}, or a TOML file of stages.")

@@ -1,0 +1,188 @@
+"""`Stage` and `Pipeline`: models that run one after the other, and what passes between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from dippm.errors import PipelineError, UnknownNameError, shortened
+
+Placement = Literal["resident", "offloaded"]
+PLACEMENTS: tuple[str, ...] = get_args(Placement)
+Input = str | Sequence[int] | Mapping[str, Any] | None
+
+MOST_STAGES = 64
+MOST_REPEATS = 100_000
+MOST_FACTOR = 10_000
+_NAME = re.compile(r"[\w][\w .-]{0,39}")
+_GIVEN = re.compile(r"@(?P<stage>[^@]+?)(?:\[(?P<output>\d{1,3})\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An input that another stage gives.
+
+    Attributes:
+        stage: its name.
+        output: which of its results, from 0.
+    """
+
+    stage: str
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One model of a pipeline.
+
+    Attributes:
+        name: of the stage, by which others name it.
+        model: as `dippm.predict` takes it: a path, a name, or an object.
+        input: sizes without the batch, as `dippm.predict` takes them; in place of sizes "@NAME" is
+            the first result of another stage, "@NAME[1]" its second. None takes the sizes that the
+            model states.
+        after: stages that run before, beside those that give an input.
+        repeat: how often the stage runs in one pass of the pipeline.
+        batch_factor: samples of the stage for each of the pipeline; guidance has two.
+        placement: "resident" weights stay on the GPU; "offloaded" ones are copied to it before the
+            stage and back behind it.
+        precision: number formats of this stage; None is that of the pipeline.
+
+    Raises:
+        PipelineError: if a name, a number or an input is none.
+    """
+
+    name: str
+    model: Any
+    input: Input = None
+    after: tuple[str, ...] = ()
+    repeat: int = 1
+    batch_factor: int = 1
+    placement: Placement = "resident"
+    precision: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise PipelineError(
+                f"{shortened(repr(self.name))} is no name of a stage",
+                "Give up to 40 letters, digits, '.', '-', '_' and blanks.",
+            )
+        where = f"stage {self.name}"
+        _check_whole(f"{where}: repeat", self.repeat, MOST_REPEATS)
+        _check_whole(f"{where}: batch_factor", self.batch_factor, MOST_FACTOR)
+        if self.placement not in PLACEMENTS:
+            error = UnknownNameError.of("placement", str(self.placement), PLACEMENTS)
+            raise PipelineError(f"{where}: {error.message}", error.hint)
+        if isinstance(self.after, str):
+            object.__setattr__(self, "after", (self.after,))
+        object.__setattr__(self, "after", tuple(self.after))
+        self.given()
+
+    def given(self) -> dict[str, Given]:
+        """Return the inputs that other stages give, by name; "" is the only one.
+
+        Raises:
+            PipelineError: if one is not written as "@NAME" or "@NAME[1]".
+        """
+        inputs = self.input if isinstance(self.input, Mapping) else {"": self.input}
+        return {
+            str(name): _given(value, self.name)
+            for name, value in inputs.items()
+            if isinstance(value, str) and value.strip().startswith("@")
+        }
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """Names of the stages that have to run before this one, each once."""
+        return tuple(dict.fromkeys([*self.after, *(g.stage for g in self.given().values())]))
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Models that run one after the other; stages may be given in any order.
+
+    Attributes:
+        name: what the answer calls it.
+        stages: at least one.
+        precision: number formats of stages that name none.
+        notes: what an answer has to say about it, such as what is not part of it.
+
+    Raises:
+        PipelineError: if there is no stage, two have one name, one names a stage that is none, or
+            they wait for each other.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    precision: str = "fp32"
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        count = len(self.stages)
+        if not 1 <= count <= MOST_STAGES:
+            raise PipelineError(
+                f"{self.name} has {count or 'no'} stages", f"Give 1 to {MOST_STAGES} of them."
+            )
+        seen: set[str] = set()
+        for stage in self.stages:
+            if stage.name in seen:
+                raise PipelineError(
+                    f"{self.name} has two stages {stage.name!r}", "Give each a name of its own."
+                )
+            seen.add(stage.name)
+        for stage in self.stages:
+            for name in stage.before:
+                if name not in seen:
+                    error = UnknownNameError.of("stage", name, seen)
+                    raise PipelineError(
+                        f"stage {stage.name} waits for {shortened(repr(name))}, which is no stage "
+                        f"of {self.name}",
+                        error.hint,
+                    )
+        object.__setattr__(self, "stages", tuple(_in_order(self)))
+
+
+def _in_order(pipeline: Pipeline) -> Iterator[Stage]:
+    """Yield the stages, each behind those that it waits for, otherwise as they were given."""
+    left, done = list(pipeline.stages), set[str]()
+    while left:
+        ready = next((stage for stage in left if done.issuperset(stage.before)), None)
+        if ready is None:
+            circle = " → ".join(_circle({stage.name: stage for stage in left}))
+            raise PipelineError(
+                f"stages of {pipeline.name} wait for each other: {circle}",
+                "Take one of these out of `input` or `after`; a loop is one stage with repeat=N.",
+            )
+        left.remove(ready)
+        done.add(ready.name)
+        yield ready
+
+
+def _circle(waiting: Mapping[str, Stage]) -> list[str]:
+    """Return names of stages of which each waits for the one behind it, the first at both ends."""
+    path = [next(iter(waiting))]
+    while True:
+        name = next(name for name in waiting[path[-1]].before if name in waiting)
+        if name in path:
+            return [*path[path.index(name) :], name]
+        path.append(name)
+
+
+def _given(text: str, stage: str) -> Given:
+    found = _GIVEN.fullmatch(text.strip())
+    if found is None:
+        raise PipelineError(
+            f"stage {stage}: input {shortened(repr(text))} names no stage",
+            'Write "@NAME" for its first result, "@NAME[1]" for its second.',
+        )
+    return Given(found["stage"].strip(), int(found["output"] or 0))
+
+
+def _check_whole(what: str, value: Any, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise PipelineError(
+            f"{what} is {shortened(repr(value))}", f"Give a whole number from 1 to {most:,}."
+        )

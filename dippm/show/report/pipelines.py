@@ -1,0 +1,147 @@
+"""Pipelines in the terminal and as a page: tables, time by stage, memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.decide.pipelines.answer import HEADER, PipelinePrediction
+from dippm.decide.pipelines.memory import Moment
+from dippm.estimate.models.targets import Interval
+from dippm.show.report.bars import COLOURS, Bar, bars
+from dippm.show.report.files import write_text
+from dippm.show.report.shell import listed, page, table_markup
+from dippm.show.report.tables import Column, Fitted
+
+RANKS = {"weights MB": 2, "MB": 2, "J": 1, "precision": 1, "share": 3}
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 260, 64, 14, 34
+PARTS = (("context", "context_mb"), ("weights", "weights_mb"), ("results", "results_mb"))
+WORKING = ("activations and workspace", "working_mb")
+Span = tuple[Moment, float, float]
+LEAST_SHOWN = 0.004
+"""Share of the picture's width that a moment has at least, so that short stages are seen."""
+
+
+def figures_table(found: PipelinePrediction) -> Fitted:
+    """Return what the pipeline costs in all."""
+    columns = (Column(""), Column("predicted"), Column("90 % interval", folds=True, rank=1))
+    return Fitted(columns, list(found.rows()), " " + found.title)
+
+
+def stages_table(found: PipelinePrediction) -> Fitted:
+    """Return what each stage costs."""
+    columns = [Column(name, folds=name == "stage", rank=RANKS.get(name, 0)) for name in HEADER]
+    return Fitted(columns, found.table(), caption=" " + found.footer)
+
+
+def write_pipeline_page(path: Path, found: PipelinePrediction, depth: int = 2) -> None:
+    """Write a page that needs no network and no other file.
+
+    Raises:
+        DippmError: if the file cannot be written.
+    """
+    body = table_markup(figures_table(found)) + stage_bars(found) + memory_picture(found)
+    body += "<h2>Stages</h2>" + table_markup(stages_table(found))
+    body += f"<h2>Modules</h2><div class='wide'>{found.tree._repr_html_(depth)}</div>"
+    body += listed(f"! {warning}" for warning in found.warnings)
+    body += f"<small>{escape(found.footer)}</small>"
+    write_text(path, page(found.title, body, found.to_dict()))
+
+
+def stage_bars(found: PipelinePrediction) -> str:
+    """Return the latency of each stage as bars."""
+    rows = []
+    for stage in found.stages:
+        interval, runs = stage.prediction.intervals["latency_ms"], stage.stage.repeat
+        wide = Interval(runs * interval.low, runs * interval.high, interval.coverage)
+        parts = (("runs", stage.latency_ms), ("copies of weights", stage.copy_ms))
+        times = f"{runs:,} × " if runs > 1 else ""
+        said = f"{show(stage.latency_ms + stage.copy_ms)} ms"
+        name = f"{times}{stage.stage.name}"
+        with_copies = parts if stage.copy_ms else ()
+        rows.append(Bar(name, stage.latency_ms, said, wide, parts=with_copies))
+    return bars("latency by stage, ms", rows)
+
+
+def memory_picture(found: PipelinePrediction) -> str:
+    """Return the memory over time as a drawing; "" where it is absent."""
+    if not found.timeline or found.memory_mb is None:
+        return ""
+    bound, capacity = found.memory_bound_mb, found.capacity_mb
+    tallest = max(found.memory_mb, bound or 0.0)
+    shows_capacity = capacity <= 2.5 * tallest
+    most = 1.08 * max(tallest, capacity if shows_capacity else 0.0)
+
+    def height(mb: float) -> float:
+        return (HEIGHT - TOP - BOTTOM) * mb / most
+
+    def y(mb: float) -> float:
+        return HEIGHT - BOTTOM - height(mb)
+
+    drawn = ""
+    colours = dict(zip([name for name, _ in (*PARTS, WORKING)], COLOURS, strict=False))
+    spans = list(_places(found))
+    for moment, start, end in spans:
+        at = 0.0
+        said = f"{moment.stage}: {moment.what}, {show(moment.memory_mb)} MB"
+        for name, key in (*PARTS, WORKING):
+            mb = getattr(moment, key)
+            drawn += (
+                f'<rect x="{start:.1f}" y="{y(at + mb):.1f}" width="{end - start:.1f}" '
+                f'height="{height(mb):.1f}" fill="{colours[name]}">'
+                f"<title>{escape(printable(said))}</title></rect>"
+            )
+            at += mb
+    for name, start, end in _labels(spans):
+        if end - start > 6 * len(name):
+            drawn += _text((start + end) / 2, HEIGHT - BOTTOM + 14, name, "middle")
+    lines = [(bound, "99 % bound of the peak", "#1c2430")] if bound else []
+    lines += [(float(capacity), "memory of the device", "#a3152c")] if shows_capacity else []
+    for mb, name, colour in lines:
+        drawn += (
+            f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y(mb):.1f}" y2="{y(mb):.1f}" '
+            f'stroke="{colour}" stroke-dasharray="5 4"/>'
+            + _text(WIDTH - 4, y(mb) - 4, f"{name}: {mb:,.0f} MB", "end")
+        )
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        mb = share * tallest
+        drawn += _text(LEFT - 6, y(mb) + 4, f"{mb:,.0f}", "end")
+    legend = "".join(
+        f'<span><i style="background:{colour}"></i>{name}</span>'
+        for name, colour in colours.items()
+    )
+    return (
+        '<figure class="bars"><figcaption>memory over time, MB '
+        f"({show(found.latency_ms)} ms from left to right)</figcaption>"
+        f'<p class="legend">{legend}</p><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" '
+        f'role="img" font-family="system-ui, sans-serif" font-size="11" fill="#555">{drawn}</svg>'
+        "</figure>"
+    )
+
+
+def _places(found: PipelinePrediction) -> Iterator[Span]:
+    """Yield each moment with where it begins and ends in the picture; short ones are widened."""
+    whole = found.timeline[-1].end_ms or 1.0
+    shares = [max((m.end_ms - m.start_ms) / whole, LEAST_SHOWN) for m in found.timeline]
+    at, scale = float(LEFT), (WIDTH - LEFT) / sum(shares)
+    for moment, share in zip(found.timeline, shares, strict=True):
+        yield moment, at, at + share * scale
+        at += share * scale
+
+
+def _labels(spans: Sequence[Span]) -> Iterator[tuple[str, float, float]]:
+    """Yield each stage with the part of the picture in which it runs or is copied."""
+    names = dict.fromkeys(moment.stage for moment, _, _ in spans)
+    for name in names:
+        own = [(start, end) for moment, start, end in spans if moment.stage == name]
+        yield name, own[0][0], own[-1][1]
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" stroke="none">'
+        f"{escape(printable(text))}</text>"
+    )

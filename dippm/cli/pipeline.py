@@ -74,7 +74,9 @@ def pipeline(
     if source is None:
         raise typer.BadParameter("name a pipeline or a file, or ask for --list")
     named = {"width": width, "height": height, "steps": steps, "guidance": guidance}
-    given = {key: v for key, v in {**named, "frames": frames}.items() if v is not None}
+    given: dict[str, Any] = {
+        key: value for key, value in {**named, "frames": frames}.items() if value is not None
+    }
     given |= dict(_parameter(text) for text in parameters or ())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.decide.pipelines import pipeline as answer

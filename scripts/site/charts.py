@@ -71,6 +71,8 @@ function drawCharts() {
 def _markup(name: str) -> str:
     """Return a chart as a place to draw in and its data, which a browser does not run."""
     figure = CHARTS[name]()
+    if isinstance(figure, str):  # drawn already, without a script
+        return figure
     figure.update_layout(autosize=True, width=None, dragmode=False)
     height = figure.layout.height or 450
     data = figure.to_json().replace("</", "<\\/")
@@ -338,7 +340,15 @@ def _coverage() -> Any:
     return coverage_figure()
 
 
+def _pipeline() -> Any:
+    import dippm
+    from dippm.show.report.pipelines import memory_picture
+
+    return memory_picture(dippm.pipeline("sdxl", steps=5, device="A100"))
+
+
 CHARTS: Mapping[str, Callable[[], Any]] = {
+    "pipeline": _pipeline,
     "sweep": _sweep,
     "front": _front,
     "engines": _engines,

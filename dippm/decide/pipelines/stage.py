@@ -17,7 +17,7 @@ MOST_STAGES = 64
 MOST_REPEATS = 100_000
 MOST_FACTOR = 10_000
 _NAME = re.compile(r"[\w][\w .-]{0,39}")
-_GIVEN = re.compile(r"@(?P<stage>[^@]+?)(?:\[(?P<output>\d{1,3})\])?")
+_GIVEN = re.compile(r"@(?P<stage>[^@\[\]]+)(?:\[(?P<output>\d{1,3})\])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,8 @@ class Stage:
         if self.placement not in PLACEMENTS:
             error = UnknownNameError.of("placement", str(self.placement), PLACEMENTS)
             raise PipelineError(f"{where}: {error.message}", error.hint)
-        if isinstance(self.after, str):
-            object.__setattr__(self, "after", (self.after,))
-        object.__setattr__(self, "after", tuple(self.after))
+        after: Any = self.after  # of a file or a caller it may be one name
+        object.__setattr__(self, "after", (after,) if isinstance(after, str) else tuple(after))
         self.given()
 
     def given(self) -> dict[str, Given]:

@@ -45,7 +45,7 @@ _HUB_NAME = re.compile(r"(?:(?P<owner>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
 FORMATS = (
     "Known formats: PyTorch (.pt, .pth, .pt2), ONNX (.onnx), Keras (.keras, .h5), TensorFlow "
     "SavedModel (folder), Paddle (.json or .pdmodel beside .pdiparams), and the names timm:NAME, "
-    "torchvision:NAME, hf-config:FOLDER."
+    "torchvision:NAME, hf-config:FOLDER, dippm:NAME."
 )
 
 

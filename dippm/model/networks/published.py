@@ -41,7 +41,8 @@ def _of(module: str, name: str, *given: Any, **named: Any) -> Callable[[], torch
 
     def make() -> torch.nn.Module:
         kind = getattr(import_module(f"dippm.model.networks.{module}"), name)
-        return kind(*given, **named)  # type: ignore[no-any-return]
+        network: torch.nn.Module = kind(*given, **named)
+        return network
 
     return make
 

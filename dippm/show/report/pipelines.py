@@ -17,7 +17,7 @@ from dippm.show.report.shell import listed, page, table_markup
 from dippm.show.report.tables import Column, Fitted
 
 RANKS = {"weights MB": 2, "MB": 2, "J": 1, "precision": 1, "share": 3}
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 260, 64, 14, 34
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 280, 64, 34, 34
 PARTS = (("context", "context_mb"), ("weights", "weights_mb"), ("results", "results_mb"))
 WORKING = ("activations and workspace", "working_mb")
 Span = tuple[Moment, float, float]
@@ -109,16 +109,16 @@ def memory_picture(found: PipelinePrediction) -> str:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         mb = share * tallest
         drawn += _text(LEFT - 6, y(mb) + 4, f"{mb:,.0f}", "end")
-    legend = "".join(
-        f'<span><i style="background:{colour}"></i>{name}</span>'
-        for name, colour in colours.items()
-    )
+    at = float(LEFT)
+    for name, colour in colours.items():
+        drawn += f'<rect x="{at:.0f}" y="4" width="10" height="10" fill="{colour}"/>'
+        drawn += _text(at + 14, 13, name, "start")
+        at += 40 + 6 * len(name)
     return (
         '<figure class="bars"><figcaption>memory over time, MB '
         f"({show(found.latency_ms)} ms from left to right)</figcaption>"
-        f'<p class="legend">{legend}</p><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" '
-        f'role="img" font-family="system-ui, sans-serif" font-size="11" fill="#555">{drawn}</svg>'
-        "</figure>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" role="img" '
+        f'font-family="system-ui, sans-serif" font-size="11" fill="#667">{drawn}</svg></figure>'
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
@@ -19,12 +20,13 @@ from dippm.estimate.module_tree import ModuleCost
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
 
-HEADER = ("stage", "runs", "batch", "precision", "ms each", "ms", "share", "J", "weights MB", "MB")
+HEADER = ("stage", "runs", "batch", "precision", "ms each", "ms", "share", "J", "weights MB", "working MB")
 UNVERIFIED = "dippm measure runs one model: the lines of the stages check them one by one"
 LEAST_SHARE = 0.05
 """Of the latency, from which on the answer repeats what a stage warns of."""
 OF_ONE_MODEL = ("run out of memory", "without torch.no_grad")
 """Warnings of a model by itself, which the pipeline answers as a whole or was not asked for."""
+_NUMBERS = re.compile(r"\d[\d.,]*")
 COPIES = "copies of offloaded weights are taken at rates of data sheets, none was measured"
 
 
@@ -375,20 +377,25 @@ def _idle_j(one: Prediction, copy_ms: float, absent: dict[str, str]) -> float | 
 
 
 def _warnings(answer: PipelinePrediction, pipeline: Pipeline, ran: Sequence[Ran]) -> Iterator[str]:
-    """Yield what stages that matter have to say, each sentence once with the stages it is of.
+    """Yield what stages that matter have to say.
 
     A stage matters for its share of the latency, or because it runs at the peak of the memory; what
-    the others say stands in their own predictions.
+    the others say stands in their own predictions. Sentences that differ in their numbers alone are
+    one, with the numbers of the stage that takes most of the time.
     """
-    said: dict[str, list[str]] = {}
-    for one, cost in zip(ran, answer.stages, strict=True):
+    said: dict[str, list[tuple[str, str]]] = {}
+    pairs = zip(ran, answer.stages, strict=True)
+    for one, cost in sorted(pairs, key=lambda pair: -pair[1].share):
         if cost.share < LEAST_SHARE and one.stage.name != answer.peak_stage:
             continue
         for warning in one.prediction.warnings:
             if not any(words in warning for words in OF_ONE_MODEL):
-                said.setdefault(warning, []).append(one.stage.name)
-    for warning, names in said.items():
-        yield warning if len(names) == len(ran) else f"{', '.join(names)}: {warning}"
+                alike = said.setdefault(_NUMBERS.sub("0", warning), [])
+                alike.append((one.stage.name, warning))
+    for sentences in said.values():
+        (first, warning), others = sentences[0], [name for name, _ in sentences[1:]]
+        likewise = f", likewise {', '.join(others)}" * bool(others)
+        yield warning if len(ran) == 1 else f"{first}{likewise}: {warning}"
     if any(one.copy_ms is not None for one in ran):
         yield COPIES
     if answer.fits is False:
@@ -414,6 +421,7 @@ def _times(tree: ModuleCost, runs: int, scale: float) -> ModuleCost:
 def _cells(one: StageCost) -> tuple[str, ...]:
     p = one.prediction
     assert p.latency_ms is not None
+    offloaded = " offloaded" * (one.stage.placement == "offloaded")
     return (
         printable(one.stage.name),
         f"{one.stage.repeat:,}",
@@ -423,7 +431,7 @@ def _cells(one: StageCost) -> tuple[str, ...]:
         show(one.latency_ms + one.copy_ms),
         f"{one.share:.1%}",
         "–" if one.energy_j is None else show(one.energy_j),
-        "–" if one.weights_mb is None else show(one.weights_mb),
+        "–" if one.weights_mb is None else show(one.weights_mb) + offloaded,
         "–" if one.working_mb is None else show(one.working_mb),
     )
 

@@ -55,7 +55,7 @@ def bars(title: str, rows: Sequence[Bar], *, limit: str = "") -> str:
     ends = [end for row in drawn for end in _ends(row)]
     if not ends or max(ends) <= 0:
         return ""
-    step = _step(max(ends) / MOST_TICKS)
+    step = round_step(max(ends) / MOST_TICKS)
     most = step * -(-max(ends) // step)
     colours = dict(zip(_parts(drawn), COLOURS * len(drawn), strict=False))
     body = "".join(_row(row, most, colours) for row in drawn)
@@ -122,7 +122,7 @@ def _ends(row: Bar) -> list[float]:
     return [end for end in found if end is not None and isfinite(end)]
 
 
-def _step(least: float) -> float:
+def round_step(least: float) -> float:
     """Return the least of 1, 2, 2.5, 5 times a power of ten that is not below a number."""
     power = 10.0 ** floor(log10(least))
     return next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= least * (1 - 1e-9))

@@ -11,12 +11,12 @@ from dippm.base.printable import printable
 from dippm.decide.pipelines.answer import HEADER, PipelinePrediction
 from dippm.decide.pipelines.memory import Moment
 from dippm.estimate.models.targets import Interval
-from dippm.show.report.bars import COLOURS, Bar, bars
+from dippm.show.report.bars import COLOURS, MOST_TICKS, Bar, bars, round_step
 from dippm.show.report.files import write_text
 from dippm.show.report.shell import listed, page, table_markup
 from dippm.show.report.tables import Column, Fitted
 
-RANKS = {"weights MB": 2, "MB": 2, "J": 1, "precision": 1, "share": 3}
+RANKS = {"precision": 3, "share": 2, "J": 1}
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 280, 64, 34, 34
 PARTS = (("context", "context_mb"), ("weights", "weights_mb"), ("results", "results_mb"))
 WORKING = ("activations and workspace", "working_mb")
@@ -72,7 +72,7 @@ def memory_picture(found: PipelinePrediction) -> str:
         return ""
     bound, capacity = found.memory_bound_mb, found.capacity_mb
     tallest = max(found.memory_mb, bound or 0.0)
-    shows_capacity = capacity <= 2.5 * tallest
+    shows_capacity = capacity <= 1.6 * tallest
     most = 1.08 * max(tallest, capacity if shows_capacity else 0.0)
 
     def height(mb: float) -> float:
@@ -106,8 +106,8 @@ def memory_picture(found: PipelinePrediction) -> str:
             f'stroke="{colour}" stroke-dasharray="5 4"/>'
             + _text(WIDTH - 4, y(mb) - 4, f"{name}: {mb:,.0f} MB", "end")
         )
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        mb = share * tallest
+    step = round_step(most / MOST_TICKS)
+    for mb in (step * n for n in range(int(most / step) + 1)):
         drawn += _text(LEFT - 6, y(mb) + 4, f"{mb:,.0f}", "end")
     at = float(LEFT)
     for name, colour in colours.items():

@@ -561,6 +561,12 @@ def _read_prices(path: Path) -> None:
         assert 0 < 1 / price < 1e9
 
 
+def _read_pipeline(path: Path) -> None:
+    from dippm.decide.pipelines import read_pipeline
+
+    read_pipeline(path)
+
+
 def _spaces(folder: Path) -> list[bytes]:
     from dippm.decide.exploration.space_file import EXAMPLE
 
@@ -729,6 +735,7 @@ FORMATS: dict[str, Format] = {
     "device": Format(".toml", _texts(DEVICE), _read_device),
     "prices": Format(".toml", _files("examples/prices.toml"), _read_prices),
     "space": Format(".toml", _spaces, _read_space),
+    "pipeline": Format(".toml", _files("examples/pipelines/caption.toml"), _read_pipeline),
     "plan": Format(".csv", lambda folder: [PLAN], _read_plan),
     "sweep": Format(".yml", _texts(SWEEP), _read_plan),
     "measured rows": Format(".csv", _texts("model,latency_ms,batch\na.onnx,3.5,8\n"), _read_rows),

@@ -20,7 +20,18 @@ from dippm.estimate.module_tree import ModuleCost
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
 
-HEADER = ("stage", "runs", "batch", "precision", "ms each", "ms", "share", "J", "weights MB", "working MB")
+HEADER = (
+    "stage",
+    "runs",
+    "batch",
+    "precision",
+    "ms each",
+    "ms",
+    "share",
+    "J",
+    "weights MB",
+    "working MB",
+)
 UNVERIFIED = "dippm measure runs one model: the lines of the stages check them one by one"
 LEAST_SHARE = 0.05
 """Of the latency, from which on the answer repeats what a stage warns of."""

@@ -160,6 +160,30 @@ def dit(size: int = 256, steps: int = 250, guidance: float = 4.0) -> Pipeline:
     return Pipeline("dit", stages, "fp16", (BETWEEN,))
 
 
+def latte(size: int = 256, frames: int = 16, steps: int = 250, guidance: float = 7.0) -> Pipeline:
+    """Return Latte-XL/2: a class, steps of a transformer over all frames, each frame decoded."""
+    places, count = _places(size, size, 16), _count("frames", frames, 256)
+    if size > 512:
+        raise PipelineError(f"size is {size}", "Latte-XL/2 was made for 256; 512 at the most.")
+    stages = (
+        Stage(
+            "transformer",
+            "dippm:latte-xl-2",
+            {"latent": f"{count},4,{places}", "time": "1", "label": "int:1"},
+            repeat=_count("steps", steps),
+            batch_factor=_both(guidance),
+        ),
+        Stage(
+            "decoder",
+            "dippm:sd-decoder",
+            f"4,{places}",
+            after=("transformer",),
+            batch_factor=count,
+        ),
+    )
+    return Pipeline("latte", stages, "fp16", (BETWEEN,))
+
+
 def whisper(seconds: float = 30.0, tokens: int = 100) -> Pipeline:
     """Return Whisper small: clips of 30 s, of each `tokens` words one after the other.
 
@@ -217,6 +241,7 @@ SHIPPED: Mapping[str, Shipped] = {
     "sd3": Shipped("Stable Diffusion 3 medium: text to picture", sd3),
     "flux": Shipped("FLUX.1 dev: text to picture", flux),
     "dit": Shipped("DiT-XL/2: class to picture", dit),
+    "latte": Shipped("Latte-XL/2: class to video", latte),
     "whisper": Shipped("Whisper small: speech to text", whisper),
     "detection": Shipped("RetinaNet: objects in pictures, or in the frames of a video", detection),
     "retrieval": Shipped("sentence encoder and re-ranker: question to passages", retrieval),

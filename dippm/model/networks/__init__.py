@@ -4,7 +4,7 @@ Their sizes are those of the published configurations. Weights they have none: w
 the graph (`dippm:NAME`, see `published`), and `dataset` times some of them.
 
 diffusion_unet          the U-Nets of Stable Diffusion 1.x and XL
-diffusion_transformers  DiT, the transformers of Stable Diffusion 3 and of FLUX.1
+diffusion_transformers  DiT, Latte, the transformers of Stable Diffusion 3 and of FLUX.1
 autoencoder             the decoder from latent places to pixels
 speech                  the decoder of Whisper, one token at a time with what it keeps
 fields                  networks over fields of the weather, after the applications of MAELSTROM

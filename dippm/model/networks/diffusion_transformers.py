@@ -1,4 +1,7 @@
-"""Transformers that denoise: DiT (Peebles and Xie 2023), SD3 (Esser et al. 2024) and FLUX.1."""
+"""Transformers that denoise: DiT, Latte, SD3 and FLUX.1.
+
+Peebles and Xie 2023; Ma et al. 2024; Esser et al. 2024; Black Forest Labs 2024.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,37 @@ class DiT(nn.Module):
         x = self.head(self.norm(x) * (1 + scale) + shift)
         y: Tensor = self.back(x.transpose(1, 2).unflatten(2, grid))
         return y
+
+
+class VideoDiT(DiT):
+    """Latte: latents (batch, frames, 4, h, w), times, classes → noise and its variance.
+
+    Blocks attend within a frame and, every other one, between frames at one place.
+    """
+
+    def forward(self, latent: Tensor, time: Tensor, label: Tensor) -> Tensor:  # noqa: D102
+        frames = latent.shape[1]
+        x = self.embed(latent.flatten(0, 1))
+        grid = x.shape[2:]
+        x = x.flatten(2).transpose(1, 2)
+        places = x.shape[1]
+        positions: Tensor = self.positions  # type: ignore[assignment]
+        x = x + positions[:, :places]
+        code = self.time(wave_code(time, CODE)) + self.label(label.long())[:, 0]
+        code = functional.silu(code)
+        of_frames = code.repeat_interleave(frames, 0)
+        of_places = code.repeat_interleave(places, 0)
+        for number, block in enumerate(self.blocks):
+            if number % 2 == 0:
+                x = block(x, of_frames)
+                continue
+            x = x.unflatten(0, (-1, frames)).transpose(1, 2).flatten(0, 1)
+            x = block(x, of_places)
+            x = x.unflatten(0, (-1, places)).transpose(1, 2).flatten(0, 1)
+        shift, scale = self.modulate(of_frames)[:, None].chunk(2, -1)
+        x = self.head(self.norm(x) * (1 + scale) + shift)
+        y = self.back(x.transpose(1, 2).unflatten(2, grid))
+        return y.unflatten(0, (-1, frames))
 
 
 class ModulatedBlock(nn.Module):

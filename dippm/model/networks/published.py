@@ -90,6 +90,12 @@ PUBLISHED: Mapping[str, Published] = {
         _transformer("DiT"),
         {"latent": (4, 32, 32), "time": (1,), "label": (1,)},
     ),
+    "latte-xl-2": Published(
+        "Latte-XL/2, of videos of 101 classes",
+        673_680_000,
+        _transformer("VideoDiT", classes=101),
+        {"latent": (16, 4, 32, 32), "time": (1,), "label": (1,)},
+    ),
     "sd3-transformer": Published(
         "transformer of Stable Diffusion 3 medium",
         2_028_328_000,

@@ -25,6 +25,7 @@ SMALL = {
     "sd15": "--width 256 --height 256 --steps 2",
     "whisper": "--set tokens=10",
     "dit": "--steps 3",
+    "latte": "--steps 2 --frames 4 --set size=128",
     "sdxl": "--width 256 --height 256 --steps 2 --guidance 7",
     "sd3": "--width 256 --height 256 --steps 2",
     "flux": "--width 256 --height 256 --steps 2 --offload",

@@ -12,6 +12,7 @@ from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 
+@options.conditions("input", "framework", "phase", "optimizer", "checkpointing")
 def pipeline(
     source: Annotated[
         str | None,
@@ -36,7 +37,6 @@ def pipeline(
     batch: Annotated[
         int, typer.Option("--batch", "-b", help="Samples at once: pictures, clips, questions.")
     ] = 1,
-    device: options.DeviceName = "A100",
     precision: Annotated[
         str | None,
         typer.Option("--precision", "-p", help="Of stages that name none; as the pipeline says."),
@@ -45,17 +45,7 @@ def pipeline(
         bool,
         typer.Option("--offload", help="Weights stay on the host while their stage does not run."),
     ] = False,
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
-    mig: options.Mig = None,
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    autograd: options.Autograd = False,
-    context_mb: options.ContextMb = None,
-    runtime: options.Runtime = "pytorch",
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
+    *,
     tree: options.Tree = False,
     depth: options.Depth = 2,
     require_fit: options.RequireFit = False,
@@ -65,9 +55,9 @@ def pipeline(
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Predict models that run one after the other: a text to a picture, speech to text."""
-    conditions = options.passed_on(locals())
     if listing:
         _list(as_json=json)
         return
@@ -81,7 +71,7 @@ def pipeline(
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.decide.pipelines import pipeline as answer
 
-        found = answer(source, offload=offload, **conditions, **given)
+        found = answer(source, batch=batch, precision=precision, offload=offload, **asked, **given)
         if html:
             from dippm.show.report.pipelines import write_pipeline_page
 

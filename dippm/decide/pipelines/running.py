@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,16 +26,13 @@ from dippm.errors import (
     UnknownNameError,
 )
 from dippm.estimate.conditions import phase_of
-from dippm.estimate.grid import DEFAULT_DEVICE, DeviceLike
+from dippm.estimate.options import WarmOptions
+from dippm.estimate.place import DEFAULT_DEVICE, DeviceLike
 from dippm.estimate.predictor import LoadedPredictor
 from dippm.model.graph import ModelGraph
 
-_NOT_OPTIONS = ("self", "source", "framework", "input", "batch", "device", "precision", "trust")
-OPTIONS = tuple(
-    name
-    for name in inspect.signature(LoadedPredictor.predict).parameters
-    if name not in _NOT_OPTIONS
-)
+OF_STAGES = ("input", "batch", "device", "precision", "trust")
+OPTIONS = tuple(name for name in WarmOptions.__annotations__ if name not in OF_STAGES)
 """Conditions that hold for all stages alike."""
 
 

@@ -26,7 +26,7 @@ from dippm.errors import (
     UnknownNameError,
 )
 from dippm.estimate.conditions import phase_of
-from dippm.estimate.options import WarmOptions
+from dippm.estimate.options import CheckpointLike, WarmOptions
 from dippm.estimate.place import DEFAULT_DEVICE, DeviceLike
 from dippm.estimate.predictor import LoadedPredictor
 from dippm.model.graph import ModelGraph
@@ -40,10 +40,10 @@ def pipeline(
     source: str | os.PathLike[str] | Pipeline,
     *,
     batch: int = 1,
-    device: DeviceLike = DEFAULT_DEVICE,
+    device: DeviceLike | None = None,
     precision: str | None = None,
     offload: bool = False,
-    checkpoint: str | Path | None = None,
+    checkpoint: CheckpointLike = None,
     trust: bool = False,
     **options: Any,
 ) -> PipelinePrediction:
@@ -54,7 +54,8 @@ def pipeline(
             `Pipeline`.
         batch: samples of the pipeline: images, clips, questions; each stage runs with its
             `batch_factor` times as many.
-        device: the GPU, as `predict` takes it.
+        device: the GPU, as `predict` takes it; None is that of a checkpoint that is loaded, else
+            "A100".
         precision: number formats of stages that name none; None is that of the pipeline.
         offload: whether the weights of every stage stay in the host's memory while it does not run.
         checkpoint: of the predictor, as `predict` takes it.
@@ -78,7 +79,8 @@ def pipeline(
             "a pipeline runs forward, and a training step was asked for",
             "Leave the phase out; `dippm predict --phase train` has a step of one model.",
         )
-    loaded = load(checkpoint, device=device)
+    loaded = load(checkpoint, device=DEFAULT_DEVICE if device is None else device)
+    conditions["device"] = loaded.device if device is None else device
     ran: list[Ran] = []
     graphs: dict[str, ModelGraph] = {}
     for number, stage in enumerate(found.stages, 1):

@@ -158,6 +158,16 @@ def test_a_stage_has_its_own_precision(stages):
     assert [s.prediction.conditions.precision for s in other.stages] == ["bf16", "fp32"]
 
 
+def test_a_loaded_predictor_answers_for_another_device(stages):
+    loaded = dippm.load(device="A100")
+    whole = dippm.Pipeline("p", stages)
+    one = dippm.pipeline(whole, checkpoint=loaded)
+    other = dippm.pipeline(whole, checkpoint=loaded, device="T4")
+    names = [p.stages[2].prediction.conditions.device.name for p in (one, other)]
+    assert names == ["A100-40GB", "T4"]
+    assert other.latency_ms > one.latency_ms
+
+
 def test_what_prints(found):
     text = str(found)
     assert "small · batch 4 · A100-40GB" in text

@@ -8,7 +8,7 @@ import typer
 
 from dippm.base.written import decimal_number, whole_number
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import errors_reported, print_json, show
 from dippm.cli.progress import progress_shown
 
 
@@ -49,6 +49,7 @@ def pipeline(
     tree: options.Tree = False,
     depth: options.Depth = 2,
     require_fit: options.RequireFit = False,
+    csv: options.Csv = None,
     html: options.Html = None,
     listing: Annotated[
         bool, typer.Option("--list", help="List the shipped pipelines and their parameters.")
@@ -72,22 +73,10 @@ def pipeline(
         from dippm.decide.pipelines import pipeline as answer
 
         found = answer(source, batch=batch, precision=precision, offload=offload, **asked, **given)
-        if html:
-            from dippm.show.report.pipelines import write_pipeline_page
-
-            write_pipeline_page(html, found, depth)
-    if json:
-        document = found.to_dict()
-        print_json("pipeline", document | {"tree": found.tree.to_dict()} if tree else document)
-    else:
-        from dippm.show.report.console import console, tree_table
-        from dippm.show.report.pipelines import figures_table, stages_table
-
-        console().print(figures_table(found))
-        console().print(stages_table(found))
-        if tree:
-            console().print(tree_table(found.tree, depth))
-        print_warnings(found.warnings)
+    document = found.to_dict() | {"tree": found.tree.to_dict()} if tree else None
+    show(
+        "pipeline", found, json=json, csv=csv, html=html, document=document, tree=tree, depth=depth
+    )
     if require_fit and not found.fits:
         from dippm.cli.output import report_error
         from dippm.errors import DoesNotFitError

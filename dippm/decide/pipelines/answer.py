@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from html import escape
 from typing import Any
 
+from dippm.base.answer import Answer
 from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.decide.pipelines.combined import Part, apart, together
@@ -91,7 +91,7 @@ class StageCost:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelinePrediction:
+class PipelinePrediction(Answer):
     """What models that run one after the other cost; `dippm.pipeline` makes it.
 
     Attributes:
@@ -182,7 +182,27 @@ class PipelinePrediction:
         count = f"{len(self.stages)} stage{'s' * (len(self.stages) > 1)}"
         return printable(f"{first.provenance.checkpoint} · {count}{place}")
 
-    def rows(self) -> Iterator[tuple[str, str, str]]:
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per stage; its latency and energy are of all its runs."""
+        return [
+            {
+                "stage": one.stage.name,
+                "source": one.prediction.provenance.source,
+                "runs": one.stage.repeat,
+                "batch": one.prediction.conditions.batch,
+                "precision": one.prediction.conditions.precision,
+                "placement": one.stage.placement,
+                "latency_ms": one.latency_ms,
+                "share": one.share,
+                "energy_j": one.energy_j,
+                "copy_ms": one.copy_ms,
+                "weights_mb": one.weights_mb,
+                "working_mb": one.working_mb,
+            }
+            for one in self.stages
+        ]
+
+    def figures(self) -> Iterator[tuple[str, str, str]]:
         """Yield label, value and remark of each figure."""
         for target, label, unit in (
             ("latency_ms", "latency", "ms"),
@@ -211,32 +231,6 @@ class PipelinePrediction:
     def table(self) -> list[tuple[str, ...]]:
         """Return the cells of the stages, in the order of HEADER."""
         return [_cells(stage) for stage in self.stages]
-
-    def __str__(self) -> str:
-        lines = [" " + self.title]
-        lines += [f" {a:<10}{b:<16} {c}".rstrip() for a, b, c in self.rows()]
-        cells = [HEADER, *self.table()]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(HEADER))]
-        lines.append("")
-        for row in cells:
-            first, *rest = (
-                f"{cell:<{w}}" if i == 0 else f"{cell:>{w}}"
-                for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            lines.append("  " + "  ".join([first, *rest]).rstrip())
-        lines += [f" ! {printable(warning)}" for warning in self.warnings]
-        return "\n".join([*lines, " " + self.footer])
-
-    def _repr_html_(self) -> str:
-        rows = "".join(_markup(row) for row in self.rows())
-        head = "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in HEADER) + "</tr>"
-        stages = "".join(_markup(row) for row in self.table())
-        notes = "".join(f"<li>{escape(printable(warning))}</li>" for warning in self.warnings)
-        return (
-            f"<table><caption>{escape(self.title)}</caption>{rows}</table>"
-            f"<table><caption>stages</caption>{head}{stages}</table>"
-            f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data; operators of the stages are left out."""
@@ -445,7 +439,3 @@ def _cells(one: StageCost) -> tuple[str, ...]:
         "–" if one.weights_mb is None else show(one.weights_mb) + offloaded,
         "–" if one.working_mb is None else show(one.working_mb),
     )
-
-
-def _markup(cells: tuple[str, ...]) -> str:
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"

@@ -53,6 +53,7 @@ VIEWS = {
     "MemoryFit": View("memory_fit:fit_parts", page="memory_fit:fit_page"),
     "Packing": View("packing:packing_parts", "packing:packing_bars"),
     "ParallelEstimate": View("parallel:parallel_parts", "parallel:step_bars"),
+    "PipelinePrediction": View("pipelines:pipeline_parts", "pipelines:pictures"),
     "PowerPoint": View("sweep:point_parts"),
     "PowerSweep": View("sweep:power_parts", page="sweep_page:power_page"),
     "Prediction": View("console:prediction_parts", page="html:render_report"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from pathlib import Path
 
 from dippm.base.numbers import show
 from dippm.base.printable import printable
@@ -12,8 +11,7 @@ from dippm.decide.pipelines.answer import HEADER, PipelinePrediction
 from dippm.decide.pipelines.memory import Moment
 from dippm.estimate.models.targets import Interval
 from dippm.show.report.bars import COLOURS, MOST_TICKS, Bar, bars, round_step
-from dippm.show.report.files import write_text
-from dippm.show.report.shell import listed, page, table_markup
+from dippm.show.report.parts import Part, warned
 from dippm.show.report.tables import Column, Fitted
 
 RANKS = {"precision": 3, "share": 2, "J": 1}
@@ -25,10 +23,23 @@ LEAST_SHOWN = 0.004
 """Share of the picture's width that a moment has at least, so that short stages are seen."""
 
 
+def pipeline_parts(
+    found: PipelinePrediction, *, tree: bool = False, depth: int = 2
+) -> Iterator[Part]:
+    """Yield the whole, its stages, their modules if `tree`, and warnings."""
+    from dippm.show.report.console import tree_table
+
+    yield figures_table(found)
+    yield stages_table(found)
+    if tree:
+        yield tree_table(found.tree, depth)
+    yield from warned(found.warnings)
+
+
 def figures_table(found: PipelinePrediction) -> Fitted:
     """Return what the pipeline costs in all."""
     columns = (Column(""), Column("predicted"), Column("90 % interval", folds=True, rank=1))
-    return Fitted(columns, list(found.rows()), " " + found.title)
+    return Fitted(columns, list(found.figures()), " " + found.title)
 
 
 def stages_table(found: PipelinePrediction) -> Fitted:
@@ -37,18 +48,9 @@ def stages_table(found: PipelinePrediction) -> Fitted:
     return Fitted(columns, found.table(), caption=" " + found.footer)
 
 
-def write_pipeline_page(path: Path, found: PipelinePrediction, depth: int = 2) -> None:
-    """Write a page that needs no network and no other file.
-
-    Raises:
-        DippmError: if the file cannot be written.
-    """
-    body = table_markup(figures_table(found)) + stage_bars(found) + memory_picture(found)
-    body += "<h2>Stages</h2>" + table_markup(stages_table(found))
-    body += f"<h2>Modules</h2><div class='wide'>{found.tree._repr_html_(depth)}</div>"
-    body += listed(f"! {warning}" for warning in found.warnings)
-    body += f"<small>{escape(found.footer)}</small>"
-    write_text(path, page(found.title, body, found.to_dict()))
+def pictures(found: PipelinePrediction) -> str:
+    """Return the latency of each stage, and the memory over time."""
+    return stage_bars(found) + memory_picture(found)
 
 
 def stage_bars(found: PipelinePrediction) -> str:

@@ -114,7 +114,10 @@ def pytorch_gpu_benchmark(files: Files) -> Tables:
 
 
 def parvagpu(files: Files) -> Tables:
-    """Return what ran; a throughput of zero is a batch that did not fit."""
+    """Return what ran; a throughput of zero is a batch that did not fit.
+
+    The names of two columns say more than they hold, see `dataset.measured.sources.parvagpu`.
+    """
     parts = []
     for path in files.values():
         table = pd.read_csv(path)

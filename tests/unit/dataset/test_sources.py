@@ -101,6 +101,7 @@ def test_a_process_on_a_slice_is_one_of_as_many_as_share_it(tmp_path: Path) -> N
     assert (whole["model"], whole["precision"]) == ("torchvision:inception_v3@224", "tf32")
     assert (whole["mig_profile"], whole["timer"], whole["latency_ms"]) == ("7g.80gb", "C", 10.25)
     assert (slice_["mig_profile"], slice_["processes_mps"]) == ("3g.40gb", 2)
+    assert slice_["latency_ms"] == 9.75, "that of one process, by the throughput of one"
 
 
 def test_the_precision_of_a_sheet_is_that_of_its_products(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Processes that share a GPU: what each costs beside the others."""

@@ -1,0 +1,163 @@
+"""How processes that share a GPU slow each other down.
+
+    d = min(w · g + c · y, t)            ms of the whole GPU that a pass takes from the others
+    u = d / t                            part of the GPU that the process takes alone
+    s : s + Σ min(u_j, s) = 1            fair share of the GPU beside neighbours j
+    T = (t^q + (d / s)^q - d^q)^(1/q)    latency beside them
+
+t is the latency alone, y the copy of the inputs, and g the kernel time of a pass. Under MPS kernels
+of several processes run at once, so g is that of a small part of the GPU, which they fill, divided
+by how many such parts there are; in time slices they never do, and g is that of the GPU with w = 1.
+A process without neighbours has s = 1 and T = t; k alike that leave no time idle have s = 1 / k and
+T = k · d. `python -m training.studies.neighbours --write` fits w, c and q to up to five copies of a
+model under MPS on slices of an A100.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+FILE = "neighbour_law.json"
+Shared = Literal["mps", "time-slicing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one process does to a GPU in a pass, in ms.
+
+    Attributes:
+        alone_ms: latency without neighbours, as the process is limited.
+        filled_ms: kernel time if neighbours fill what its kernels leave idle.
+        kernel_ms: kernel time of the process by itself.
+        copy_ms: copy of the inputs from the host.
+        launches: kernels that it launches.
+    """
+
+    alone_ms: float
+    filled_ms: float
+    kernel_ms: float
+    copy_ms: float = 0.0
+    launches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Latency of one process beside its neighbours, in ms.
+
+    Attributes:
+        value: by fair shares.
+        least: if its neighbours always waited for it.
+        most: if it always waited for them, see `NeighbourLaw.together`.
+    """
+
+    value: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourLaw:
+    """The law above.
+
+    Attributes:
+        work: w under MPS.
+        copy: c.
+        corner: q, how suddenly a GPU is full.
+        log_half_width: within which 90 % of the rows of models left out of the fit lay, in the log
+            of the slow-down.
+        device: that was measured.
+        most_processes: that were measured.
+        models: names that were measured.
+    """
+
+    work: float
+    copy: float
+    corner: float
+    log_half_width: float = 0.0
+    device: str = ""
+    most_processes: int = 0
+    models: tuple[str, ...] = ()
+
+    def demand_ms(self, load: Load, shared: Shared) -> float:
+        """Return what a pass takes from the others, in ms of the whole GPU; at most its latency."""
+        kernels = self.work * load.filled_ms if shared == "mps" else load.kernel_ms
+        return min(kernels + self.copy * load.copy_ms, load.alone_ms)
+
+    def together(self, loads: Sequence[Load], shared: Shared) -> tuple[Together, ...]:
+        """Return the latency of each of several processes that share a GPU.
+
+        At worst a process waits, under MPS, before each of its kernels for one of each neighbour;
+        in time slices for a turn of each, so that it has the GPU for one part in as many as there
+        are processes. What switching costs was never measured and is not in it.
+
+        Args:
+            loads: of the processes.
+            shared: how they share it.
+        """
+        demands = [self.demand_ms(load, shared) for load in loads]
+        found = []
+        for i, (load, own) in enumerate(zip(loads, demands, strict=True)):
+            others = [j for j in range(len(loads)) if j != i]
+            share = fair_share([demands[j] / loads[j].alone_ms for j in others])
+            value = beside(load.alone_ms, own, share, self.corner)
+            if shared == "mps":
+                turns = [loads[j].kernel_ms / max(loads[j].launches, 1) for j in others]
+                most = load.alone_ms + load.launches * sum(turns)
+            else:
+                most = load.alone_ms * len(loads)
+            found.append(Together(value, load.alone_ms, max(most, value)))
+        return tuple(found)
+
+
+def fair_share(wanted: Sequence[float]) -> float:
+    """Return what is left for a process that takes all it gets, 0 to 1: max-min fairness.
+
+    Args:
+        wanted: parts of the GPU that its neighbours would take alone, each 0 to 1.
+    """
+    left, waiting = 1.0, len(wanted)
+    for part in sorted(wanted):
+        if part >= left / (waiting + 1):
+            break
+        left, waiting = left - part, waiting - 1
+    return left / (waiting + 1)
+
+
+def beside(alone_ms: Any, demand_ms: Any, share: Any, corner: float) -> Any:
+    """Return the latency beside neighbours that leave this share of the GPU; arrays or numbers.
+
+    Args:
+        alone_ms: latency without them, above 0.
+        demand_ms: what a pass takes of the GPU, at most the latency.
+        share: above 0, at most 1.
+        corner: at least 1.
+    """
+    own = np.asarray(demand_ms, np.float64) / alone_ms
+    # with the larger of both as the unit, so that a high power does not overflow
+    unit = np.maximum(1.0, own / share)
+    inside = unit**-corner + (own / share / unit) ** corner - (own / unit) ** corner
+    found = alone_ms * unit * inside ** (1.0 / corner)
+    return float(found) if np.ndim(found) == 0 else found
+
+
+@cache
+def fitted() -> NeighbourLaw:
+    """Return the law that is shipped."""
+    text = files("dippm.estimate.models").joinpath(FILE).read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return NeighbourLaw(
+        **found["law"],
+        log_half_width=found["log_half_width"],
+        device=found["device"],
+        most_processes=found["most_processes"],
+        models=tuple(found["models"]),
+    )

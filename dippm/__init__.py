@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dippm.decide.pipelines import Pipeline, PipelinePrediction, Stage, pipeline
     from dippm.decide.power_sweep import PowerSweep, sweep_power
     from dippm.decide.scheduling import ResourceRequest, request_resources
+    from dippm.decide.sharing import SharedGpu, share
     from dippm.devices import Device
     from dippm.estimate.comparison import Comparison, Failure
     from dippm.estimate.conditions import Conditions, Execution
@@ -74,6 +75,7 @@ __all__ = [
     "Prediction",
     "ResourceRequest",
     "RunningCost",
+    "SharedGpu",
     "Space",
     "Stage",
     "Verification",
@@ -95,6 +97,7 @@ __all__ = [
     "predict",
     "read_graph",
     "request_resources",
+    "share",
     "smallest_slice",
     "span",
     "sweep",
@@ -132,6 +135,7 @@ _HOMES = {
     "Prediction": "dippm.estimate.prediction",
     "ResourceRequest": "dippm.decide.scheduling",
     "RunningCost": "dippm.decide.costs",
+    "SharedGpu": "dippm.decide.sharing",
     "Space": "dippm.decide.exploration",
     "Stage": "dippm.decide.pipelines",
     "Verification": "dippm.measure.verification",
@@ -153,6 +157,7 @@ _HOMES = {
     "predict": "dippm.api",
     "read_graph": "dippm.api",
     "request_resources": "dippm.decide.scheduling",
+    "share": "dippm.decide.sharing",
     "smallest_slice": "dippm.decide.choice",
     "span": "dippm.runs.tracking.run",
     "sweep": "dippm.decide.batch_sweep",

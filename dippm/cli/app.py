@@ -41,6 +41,7 @@ from dippm.cli.run import run
 from dippm.cli.runs import runs
 from dippm.cli.selftest import selftest
 from dippm.cli.serve import serve
+from dippm.cli.share import share
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
 from dippm.cli.trace import export_trace, verify_trace
@@ -62,6 +63,7 @@ for command in (
     choose,
     cost,
     mig,
+    share,
     request,
     sweep,
     explain,

@@ -1,1 +1,6 @@
 """Processes that share a GPU: what each costs beside the others."""
+
+from dippm.decide.sharing.answer import SharedGpu, SharedProcess
+from dippm.decide.sharing.seats import share
+
+__all__ = ["SharedGpu", "SharedProcess", "share"]

@@ -55,7 +55,8 @@ class Together:
 
     Attributes:
         value: by fair shares.
-        least: if its neighbours always waited for it.
+        least: if its neighbours always waited for it; of copies, which none of them can, if no time
+            of the GPU were lost.
         most: if it always waited for them, see `NeighbourLaw.together`.
     """
 
@@ -114,7 +115,9 @@ class NeighbourLaw:
                 most = load.alone_ms + load.launches * sum(turns)
             else:
                 most = load.alone_ms * len(loads)
-            found.append(Together(value, load.alone_ms, max(most, value)))
+            alike = all(loads[j] == load for j in others)
+            least = max(load.alone_ms, len(loads) * own if alike else 0.0)
+            found.append(Together(value, min(least, value), max(most, value)))
         return tuple(found)
 
 

@@ -59,6 +59,7 @@ VIEWS = {
     "Prediction": View("console:prediction_parts", page="html:render_report"),
     "ResourceRequest": View("request:request_parts", "request:request_bars"),
     "RunningCost": View("costs:cost_parts", page="costs:cost_page"),
+    "SharedGpu": View("sharing:sharing_parts", "sharing:process_bars"),
     "WhatIf": View("explanation:what_if_parts", "explanation_page:what_if_bars"),
 }
 

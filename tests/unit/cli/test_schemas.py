@@ -77,6 +77,8 @@ COMMANDS = {
     "mig": ("net.onnx --slo-ms 50",),
     "request": ("net.onnx --slo-ms 50 --batch 4", "net.onnx --format slurm --no-slices"),
     "mig plan": ("net.onnx net.onnx bad.onnx",),
+    "share": ("net.onnx net.onnx --mps 30,40", "net.onnx --copies 2 --sharing time-slicing",
+              "net.onnx net.onnx --slices 3g.20gb,4g.20gb"),
     "explain": ("net.onnx", "net.onnx --phase train", "net.onnx --mig 1g.5gb"),
     "diff": ("net.onnx --device A100,H100", "net.onnx --mig full,1g.5gb"),
     "what-if": ("net.onnx",),

@@ -1,0 +1,129 @@
+"""`dippm share`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from dippm.base.written import decimal_number, whole_number
+from dippm.cli import options
+from dippm.cli.compare import list_text
+from dippm.cli.output import errors_reported, print_json, print_remarks
+from dippm.cli.progress import progress_shown
+from dippm.errors import shortened
+
+ALL = "all"
+
+
+def share(
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL", help="One process each.")
+    ] = None,
+    models_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Also the models that a file lists, each with its own input and batch, as "
+            "`dippm compare --from` takes it.",
+        ),
+    ] = None,
+    sharing: Annotated[
+        str | None,
+        typer.Option("--sharing", help="time-slicing, mps or mig; mps."),
+    ] = None,
+    mps: Annotated[
+        str | None,
+        typer.Option(
+            "--mps",
+            metavar="PERCENT",
+            help="Under MPS with these percentages of the threads, 50,50; all: no limits.",
+        ),
+    ] = None,
+    slices: Annotated[
+        str | None,
+        typer.Option("--slices", metavar="SLICES", help="A MIG slice each: 3g.20gb,4g.20gb."),
+    ] = None,
+    copies: Annotated[int, typer.Option("--copies", "-n", help="How often the set runs.")] = 1,
+    batch: Annotated[
+        str, typer.Option("--batch", "-b", help="Samples per pass: one size, or one of each.")
+    ] = "1",
+    input: options.Input = None,
+    device: options.DeviceName = "A100",
+    mig: options.Mig = None,
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
+    attention: options.Attention = "fused",
+    phase: options.Phase = "inference",
+    optimizer: options.Optimizer = "sgd",
+    checkpointing: options.Checkpointing = False,
+    autograd: options.Autograd = False,
+    context_mb: options.ContextMb = None,
+    runtime: options.Runtime = "pytorch",
+    framework: options.Framework = None,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Predict processes that share one GPU: how neighbours slow each down, memory, energy.
+
+    Exit code 1 if the memory does not hold all of them at 99 %.
+    """
+    arguments = options.passed_on(locals()) | {
+        "batch": [int(size) for size in _numbers(batch, whole_number, "--batch")]
+    }
+    if not models and models_from is None:
+        raise typer.BadParameter("no model: give files or names, or --from FILE")
+    if mps is not None and slices is not None:
+        raise typer.BadParameter("--mps and --slices are two ways to share: give one")
+    percentages = None
+    if mps is not None and mps.strip().casefold() != ALL:
+        percentages = _numbers(mps, decimal_number, "--mps")
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.decide.sharing import share as answer
+        from dippm.estimate.model_list import Candidate, candidates_of
+
+        cases = [Candidate(model) for model in models or ()]
+        if models_from is not None:
+            cases += candidates_of(list_text(models_from))
+        shared = answer(
+            cases,
+            framework=framework,
+            sharing=sharing or ("mig" if slices is not None else "mps"),
+            percentages=percentages,
+            slices=None if slices is None else options.listed(slices),
+            copies=copies,
+            **arguments,
+        )
+    if json:
+        print_json("share", shared.to_dict())
+    else:
+        from dippm.show.report.console import console
+        from dippm.show.report.sharing import remarks, sharing_table
+
+        console().print(sharing_table(shared))
+        print_remarks(remarks(shared))
+    if not shared.feasible:
+        raise typer.Exit(1)
+
+
+def _numbers(text: str, read: Callable[[str], float], option: str) -> list[float]:
+    """Return the numbers that a list with commas spells.
+
+    Raises:
+        BadParameter: if one is none.
+    """
+    try:
+        return [read(part.removesuffix("%")) for part in options.listed(text)]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{shortened(text)!r} lists no such numbers", param_hint=option
+        ) from None

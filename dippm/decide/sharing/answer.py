@@ -1,0 +1,185 @@
+"""`SharedGpu`: what several processes cost that share a GPU; `dippm.share` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dippm.base.printable import printable
+from dippm.base.shown import Shown
+from dippm.decide.sharing.ways import Way
+from dippm.devices import Device, MigProfile
+from dippm.estimate.models.targets import Interval
+from dippm.estimate.prediction import Prediction
+
+ENERGY_RULE = (
+    "energy is attributed, no counter measures it: what a pass takes above idle is its own, and "
+    "the board's idle power falls on each by its part of the GPU for as long as its pass takes"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedProcess:
+    """One process among those that share a GPU.
+
+    Attributes:
+        source: what its model is called.
+        batch: samples per pass.
+        part: of the GPU in words: a slice, a percentage of the threads, "" for all of it.
+        share: part of the board whose idle power is counted as its own, 0 to 1.
+        alone: the process by itself on the place that is shared.
+        latency_ms: of a pass beside its neighbours.
+        latency: a 90 % interval where such a set was measured, else bounds, whose coverage is 0.
+        slowdown: `latency_ms` over the latency alone.
+        slowdown_range: likewise, without the error of the prediction alone.
+        memory_bound_mb: what its memory stays below at 99 %, in MiB; None if it is not predicted.
+        active_j: energy of a pass above idle; None, with the reason in `SharedGpu.absent`.
+        idle_j: its part of the board's idle energy during a pass; likewise.
+    """
+
+    source: str
+    batch: int
+    part: str
+    share: float
+    alone: Prediction = field(repr=False)
+    latency_ms: float
+    latency: Interval
+    slowdown: float
+    slowdown_range: Interval
+    memory_bound_mb: float | None
+    active_j: float | None = None
+    idle_j: float | None = None
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of this process."""
+        return 1e3 * self.batch / self.latency_ms
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of a pass that is attributed to it; None if it cannot be had."""
+        if self.active_j is None or self.idle_j is None:
+            return None
+        return self.active_j + self.idle_j
+
+    def row(self) -> dict[str, Any]:
+        """Return a flat mapping, as JSON-ready data."""
+        energy_j = self.energy_j
+        return {
+            "source": self.source,
+            "batch": self.batch,
+            "part": self.part or None,
+            "share": self.share,
+            "alone_ms": self.alone.latency_ms,
+            "latency_ms": self.latency_ms,
+            "latency_ms_low": self.latency.low,
+            "latency_ms_high": self.latency.high,
+            "slowdown": self.slowdown,
+            "slowdown_low": self.slowdown_range.low,
+            "slowdown_high": self.slowdown_range.high,
+            "samples_per_s": self.samples_per_s,
+            "memory_mb": self.alone.memory_mb,
+            "memory_bound_mb": self.memory_bound_mb,
+            "energy_j": energy_j,
+            "energy_per_sample_j": None if energy_j is None else energy_j / self.batch,
+            "active_j": self.active_j,
+            "idle_j": self.idle_j,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGpu(Shown):
+    """Processes that share a GPU, or a slice of it.
+
+    Attributes:
+        device: the GPU.
+        mig: the slice that all of them share; None for the GPU.
+        sharing: "time-slicing", "mps", or "mig" for a slice each.
+        conditions: precision, mode and phase in a few words.
+        processes: in the order that was asked for.
+        measured: whether such sets were measured, so that `latency` is an interval.
+        why_bounds: why it is bounds if they were not; "" if they were.
+        misfits: why the set does not fit its memory; empty if it does.
+        idle_w: of the board; None if it is not known.
+        power_w: mean power of the board with all of them; None if it is not predicted.
+        absent: reason by quantity that is None.
+        warnings: of the predictions, and of the set.
+    """
+
+    device: Device
+    mig: MigProfile | None
+    sharing: Way
+    conditions: str
+    processes: tuple[SharedProcess, ...]
+    measured: bool
+    why_bounds: str
+    misfits: tuple[str, ...]
+    idle_w: float | None
+    power_w: float | None
+    absent: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the memory holds all of them at once, each at its 99 % bound."""
+        return not self.misfits
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of all of them together."""
+        return sum(process.samples_per_s for process in self.processes)
+
+    @property
+    def memory_bound_mb(self) -> float | None:
+        """Sum of the 99 % bounds in MiB; None if one is not predicted."""
+        bounds = [process.memory_bound_mb for process in self.processes]
+        return None if None in bounds else sum(bound for bound in bounds if bound is not None)
+
+    @property
+    def capacity_mb(self) -> int:
+        """Memory that they share, in MiB; of slices each has its own."""
+        return self.mig.memory_mb if self.mig else self.device.memory_mb
+
+    @property
+    def unattributed_idle_w(self) -> float | None:
+        """Idle power of the part of the board that no process has; None if it is not known."""
+        if self.idle_w is None:
+            return None
+        return self.idle_w * max(0.0, 1.0 - sum(process.share for process in self.processes))
+
+    @property
+    def title(self) -> str:
+        """GPU, sharing and conditions in one printable line."""
+        place = f"{self.device.name}, slice {self.mig}" if self.mig else self.device.name
+        several = f"{len(self.processes)} processes"
+        return printable(" · ".join((place, self.sharing, several, self.conditions)))
+
+    @property
+    def footer(self) -> str:
+        """The checkpoints that answered, in one printable line."""
+        names = dict.fromkeys(p.alone.provenance.checkpoint for p in self.processes)
+        return printable(", ".join(names))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        return {
+            "device": self.device.name,
+            "mig": self.mig and self.mig.name,
+            "sharing": self.sharing,
+            "conditions": self.conditions,
+            "feasible": self.feasible,
+            "misfits": list(self.misfits),
+            "measured": self.measured,
+            "why_bounds": self.why_bounds or None,
+            "samples_per_s": self.samples_per_s,
+            "memory_bound_mb": self.memory_bound_mb,
+            "capacity_mb": self.capacity_mb,
+            "power_w": self.power_w,
+            "idle_w": self.idle_w,
+            "unattributed_idle_w": self.unattributed_idle_w,
+            "energy_rule": ENERGY_RULE,
+            "processes": [process.row() for process in self.processes],
+            "absent": dict(self.absent),
+            "warnings": list(self.warnings),
+        }

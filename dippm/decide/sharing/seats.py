@@ -1,0 +1,383 @@
+"""`share`: what several processes cost that share one GPU.
+
+latency    by the law of neighbours, see `dippm.estimate.models.neighbour_law`; on slices of
+           their own each is predicted by itself
+memory     the sum of the 99 % bounds, each with a context of its own
+energy     active + idle: active is what the pass takes above idle on the whole GPU, idle the
+           board's idle power times the process's part of the GPU times its latency
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import exp, hypot, log
+from pathlib import Path
+from typing import Any
+
+from dippm.api import load, predict
+from dippm.base.numbers import show
+from dippm.base.progress import stage
+from dippm.decide.sharing.answer import SharedGpu, SharedProcess
+from dippm.decide.sharing.load import load_of
+from dippm.decide.sharing.ways import (
+    WAYS,
+    Way,
+    check_count,
+    check_percentages,
+    part_of,
+    slices_of,
+    way_of,
+)
+from dippm.devices import Device, MigProfile, taken_fraction
+from dippm.errors import ConditionsError
+from dippm.estimate.grid import DEFAULT_DEVICE, DeviceLike, device_of, slice_of
+from dippm.estimate.model_list import Candidate
+from dippm.estimate.models.neighbour_law import Load, NeighbourLaw, Together, fitted
+from dippm.estimate.models.power import idle_power_w
+from dippm.estimate.models.targets import Interval
+from dippm.estimate.prediction import Prediction
+from dippm.model.convert import source_name
+
+SLICES_ARE_APART = (
+    "slices share neither multiprocessors nor memory: each is predicted by itself; the power limit "
+    "and the host, which they do share, are not modelled"
+)
+MEASURED_PRECISIONS = ("fp32", "tf32")
+"""The table is in tf32, which convolutions are in either."""
+SWITCHING = "what it costs to switch between processes was not measured and is not counted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """A process at its place.
+
+    Attributes:
+        alone: by itself on the place that is shared.
+        limited: by itself in its part of it; the same if it may use all.
+        part: of the GPU in words.
+        share: of the board's idle power.
+        whole: by itself on the whole GPU, whose energy is predicted.
+        load: None on a slice of its own.
+    """
+
+    alone: Prediction
+    limited: Prediction
+    part: str
+    share: float
+    whole: Prediction
+    load: Load | None
+
+
+def share(
+    models: Iterable[Any],
+    *,
+    device: DeviceLike = DEFAULT_DEVICE,
+    sharing: str = "mps",
+    percentages: Sequence[float] | None = None,
+    slices: Sequence[str] | None = None,
+    batch: int | Sequence[int] = 1,
+    copies: int = 1,
+    mig: str | MigProfile | None = None,
+    checkpoint: str | Path | None = None,
+    **options: Any,
+) -> SharedGpu:
+    """Predict several processes that share one GPU.
+
+    Args:
+        models: as `dippm.predict` takes each, or a `Candidate` with its own input; one process
+            each.
+        device: the GPU.
+        sharing: "time-slicing" (no MPS: their kernels take turns), "mps", or "mig", a slice each.
+            `mode` may say it as well.
+        percentages: of the GPU's threads that each client of MPS may use, together at most 100.
+        slices: of MIG, one for each process.
+        batch: samples per pass, of all or of each.
+        copies: how often the whole set runs.
+        mig: a slice that all of them share, by time slicing or MPS.
+        checkpoint: see `dippm.predict`.
+        **options: further arguments of `dippm.predict`.
+
+    Raises:
+        ConstraintError: if there is no model, or percentages, slices or batches do not belong to
+            the set.
+        UnknownNameError: if there is no such way to share, device, slice or checkpoint.
+        ConditionsError: if the GPU has no slices, or precision, mode, ... cannot be predicted.
+        ModelFileError: if a model cannot become a graph.
+    """
+    if options.get("mode") in WAYS:
+        sharing = options.pop("mode")
+    way, gpu = way_of(sharing), device_of(device)
+    cases = [case if isinstance(case, Candidate) else Candidate(case) for case in models]
+    batches = _batches(batch, cases)
+    cases, batches = cases * max(copies, 0), batches * max(copies, 0)
+    check_count(len(cases))
+    check_percentages(percentages, len(cases), way)
+    own = slices_of(gpu, slices, len(cases), way)
+    if own and mig is not None:
+        raise ConditionsError(
+            "one slice for all and a slice for each were asked for", "Leave out mig, or slices."
+        )
+    place = slice_of(gpu, mig)
+    limits = _limits(gpu, place, percentages, own, len(cases))
+    given = {"device": gpu, "mig": place, "checkpoint": checkpoint, **options}
+    seats: list[_Seat] = []
+    asked = list(zip(cases, batches, limits, strict=True))
+    for number, one in enumerate(asked):
+        again = next((seats[i] for i in range(number) if asked[i] == one), None)
+        with stage(f"{number + 1} of {len(cases)}: {source_name(one[0].model)}"):
+            seats.append(again or _seat(*one, given, len(cases), own=own is not None))
+    return _answer(gpu, place, way, seats, limited=percentages is not None)
+
+
+def _batches(batch: int | Sequence[int], cases: Sequence[Candidate]) -> list[int]:
+    """Return the batch of each model: its own, else the one of its place, else the one of all."""
+    several = [batch] * len(cases) if isinstance(batch, int) else list(batch)
+    if len(several) == 1:
+        several *= len(cases)
+    if len(several) != len(cases):
+        raise ConditionsError(
+            f"{len(several)} batches were given for {len(cases)} models",
+            "Give one for all of them, or one for each.",
+        )
+    for case in cases:
+        if case.batches and len(case.batches) > 1:
+            raise ConditionsError(
+                f"{source_name(case.model)} has {len(case.batches)} batches",
+                "A process runs one: give one, or list the model once for each.",
+            )
+    return [c.batches[0] if c.batches else own for c, own in zip(cases, several, strict=True)]
+
+
+def _limits(
+    gpu: Device,
+    place: MigProfile | None,
+    percentages: Sequence[float] | None,
+    own: Sequence[MigProfile] | None,
+    processes: int,
+) -> list[tuple[MigProfile | None, float]]:
+    """Return the part of the GPU that each may use, None for all of it, and its idle share."""
+    if own:
+        return [(profile, taken_fraction(profile, gpu)) for profile in own]
+    of_board = taken_fraction(place, gpu) if place else 1.0
+    if percentages is None:
+        return [(None, of_board / processes)] * processes
+    return [(part_of(gpu, place, one), of_board * one / 100) for one in percentages]
+
+
+def _seat(
+    case: Candidate,
+    batch: int,
+    limit: tuple[MigProfile | None, float],
+    given: dict[str, Any],
+    processes: int,
+    *,
+    own: bool,
+) -> _Seat:
+    options = {key: value for key, value in given.items() if key != "framework"}
+    if case.input is not None:
+        options["input"] = case.input
+    framework = case.framework or given.get("framework")
+    alone = predict(case.model, framework, batch=batch, **options)
+    c, graph, name = alone.conditions, alone.source_graph, alone.provenance.source
+    loaded = load(given["checkpoint"], device=c.device, phase=c.phase)
+
+    def at(mig: MigProfile | None) -> Prediction:
+        if mig == c.mig:
+            return alone
+        return loaded.predict_at(graph, replace(c, mig=mig), name=name)
+
+    part, of_board = limit
+    limited = alone if part is None else at(part)
+    load_ = None if own else load_of(loaded, graph, c, limited)
+    return _Seat(alone, limited, "" if part is None else part.name, of_board, at(None), load_)
+
+
+def _answer(
+    gpu: Device, place: MigProfile | None, way: Way, seats: Sequence[_Seat], *, limited: bool
+) -> SharedGpu:
+    law = fitted()
+    why = _why_bounds(gpu, way, seats, law, limited=limited)
+    absent, idle_w = _idle(gpu, seats)
+    if way == "mig":
+        times = [_by_itself(seat) for seat in seats]
+    else:
+        loads = [seat.load for seat in seats if seat.load is not None]
+        found = law.together(loads, way)
+        times = [
+            _beside(seat, one, law, bounds=bool(why))
+            for seat, one in zip(seats, found, strict=True)
+        ]
+    processes = []
+    for seat, (value, latency, slowdowns) in zip(seats, times, strict=True):
+        alone_ms = seat.alone.latency_ms
+        assert alone_ms is not None
+        processes.append(
+            SharedProcess(
+                seat.alone.provenance.source,
+                seat.alone.conditions.batch,
+                seat.part,
+                seat.share,
+                seat.alone,
+                value,
+                latency,
+                value / alone_ms,
+                slowdowns,
+                seat.alone.memory_bound_mb,
+                *_energy(seat, value, idle_w),
+            )
+        )
+    power_w = None
+    if idle_w is not None:
+        power_w = idle_w + sum(1e3 * (p.active_j or 0.0) / p.latency_ms for p in processes)
+    return SharedGpu(
+        gpu,
+        place,
+        way,
+        _words(seats[0].alone),
+        tuple(processes),
+        measured=not why,
+        why_bounds=why,
+        misfits=tuple(_misfits(gpu, place, way, seats)),
+        idle_w=idle_w,
+        power_w=power_w,
+        absent=absent,
+        warnings=tuple(dict.fromkeys(_warnings(gpu, way, seats, law, power_w, why))),
+    )
+
+
+def _why_bounds(
+    gpu: Device, way: Way, seats: Sequence[_Seat], law: NeighbourLaw, *, limited: bool
+) -> str:
+    """Return why a set is no such as were measured; "" if it is, or if nothing is shared."""
+    first = seats[0].alone
+    alike = all(
+        seat.alone.provenance.source == first.provenance.source
+        and seat.alone.conditions == first.conditions
+        for seat in seats
+    )
+    c = first.conditions
+    if way == "mig" or len(seats) == 1:
+        return ""
+    if way == "time-slicing":
+        return "no processes in time slices were measured"
+    if limited:
+        return "no clients of MPS with percentages were measured"
+    if not alike:
+        return "no sets of different models were measured, only copies of one"
+    if (c.phase, c.mode, c.runtime) != ("inference", "eager", "pytorch"):
+        return "only eager inference was measured beside neighbours"
+    if c.precision not in MEASURED_PRECISIONS:
+        return f"only {' and '.join(MEASURED_PRECISIONS)} were measured beside neighbours"
+    if len(seats) > law.most_processes:
+        return f"no more than {law.most_processes} processes were measured"
+    if gpu.measured_name.partition("-")[0] != law.device.partition("-")[0]:
+        return f"neighbours were measured on {law.device} alone"
+    return ""
+
+
+def _by_itself(seat: _Seat) -> tuple[float, Interval, Interval]:
+    """Return latency with its interval, and the slow-down, on a slice of its own."""
+    alone_ms, latency_ms = seat.alone.latency_ms, seat.limited.latency_ms
+    if alone_ms is None or latency_ms is None:
+        reason = seat.limited.absent.get("latency_ms", "not predicted")
+        raise ConditionsError(
+            f"the latency of {seat.alone.provenance.source} is not known: {reason}",
+            "Ask with another checkpoint; `dippm models` lists them.",
+        )
+    ratio = latency_ms / alone_ms
+    return latency_ms, seat.limited.intervals["latency_ms"], Interval(ratio, ratio, 0.0)
+
+
+def _beside(
+    seat: _Seat, found: Together, law: NeighbourLaw, *, bounds: bool
+) -> tuple[float, Interval, Interval]:
+    """Return latency and slow-down beside neighbours, each with its interval or bounds."""
+    alone_ms, limited_ms = seat.alone.latency_ms, seat.limited.latency_ms
+    assert alone_ms is not None
+    assert limited_ms is not None
+    own = seat.limited.intervals["latency_ms"]
+    half = log(own.high / limited_ms)
+    least, most = found.least / alone_ms, found.most / alone_ms
+    if bounds:
+        between = Interval(found.least * exp(-half), found.most * exp(half), 0.0)
+        return found.value, between, Interval(least, most, 0.0)
+    width = law.log_half_width if found.value > found.least * (1 + 1e-9) else 0.0
+    both = exp(hypot(half, width))
+    between = Interval(max(own.low, found.value / both), found.value * both, own.coverage)
+    ratio = found.value / alone_ms
+    slower = Interval(max(least, ratio / exp(width)), ratio * exp(width), own.coverage)
+    return found.value, between, slower
+
+
+def _idle(gpu: Device, seats: Sequence[_Seat]) -> tuple[dict[str, str], float | None]:
+    """Return the idle power of the board, or why energies cannot be had."""
+    reason = next((s.whole.absent["energy_j"] for s in seats if s.whole.energy_j is None), None)
+    if reason is not None:
+        return dict.fromkeys(("energy_j", "power_w"), reason), None
+    return {}, idle_power_w(gpu)
+
+
+def _energy(
+    seat: _Seat, latency_ms: float, idle_w: float | None
+) -> tuple[float | None, float | None]:
+    """Return the energy of a pass above idle, and the part of idling that is counted with it."""
+    energy_j, alone_ms = seat.whole.energy_j, seat.whole.latency_ms
+    if idle_w is None or energy_j is None or alone_ms is None:
+        return None, None
+    active_j = max(0.0, energy_j - idle_w * alone_ms / 1e3)
+    return active_j, idle_w * seat.share * latency_ms / 1e3
+
+
+def _misfits(
+    gpu: Device, place: MigProfile | None, way: Way, seats: Sequence[_Seat]
+) -> Iterator[str]:
+    """Yield why the memory does not hold the set at 99 %."""
+    for seat in seats:
+        if seat.alone.memory_bound_mb is None:
+            why = seat.alone.absent.get("fits", "not predicted")
+            yield f"whether {seat.alone.provenance.source} fits is not known: {why}"
+        elif way == "mig":
+            capacity_mb = seat.limited.capacity_mb
+            if seat.alone.memory_bound_mb > capacity_mb:
+                needs = f"needs up to {show(seat.alone.memory_bound_mb)} MB at 99 %"
+                name = seat.alone.provenance.source
+                yield f"{name} {needs}, {seat.part} has {capacity_mb:,}"
+    if way != "mig":
+        needs_mb = sum(seat.alone.memory_bound_mb or 0.0 for seat in seats)
+        capacity_mb = place.memory_mb if place else gpu.memory_mb
+        if needs_mb > capacity_mb:
+            yield (
+                f"together they need up to {show(needs_mb)} MB, each at 99 %; "
+                f"{place or gpu.name} has {capacity_mb:,}"
+            )
+
+
+def _warnings(
+    gpu: Device,
+    way: Way,
+    seats: Sequence[_Seat],
+    law: NeighbourLaw,
+    power_w: float | None,
+    why_bounds: str,
+) -> Iterator[str]:
+    if why_bounds:
+        yield f"{why_bounds}: the range is bounds, not an interval that was tested"
+    if way == "time-slicing" and len(seats) > 1:
+        yield SWITCHING
+    if way == "mig":
+        yield SLICES_ARE_APART
+    limit_w = gpu.power_limit_w
+    if power_w is not None and limit_w is not None and power_w > limit_w:
+        yield (
+            f"together they would draw {show(power_w)} W, and {gpu.name} is limited to "
+            f"{limit_w:,} W: it will slow all of them down, which is not in the latencies"
+        )
+    for seat in seats:
+        yield from (w for w in seat.alone.warnings if "run out of memory" not in w)
+
+
+def _words(alone: Prediction) -> str:
+    c = alone.conditions
+    how = c.mode if c.runtime == "pytorch" else c.runtime
+    return " · ".join([c.precision, how, *["training step"] * (c.phase == "train")])

@@ -1,0 +1,73 @@
+"""Processes that share a GPU in the terminal, and throughput over their number as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.decide.sharing import SharedGpu, SharedProcess
+from dippm.decide.sharing.answer import ENERGY_RULE
+from dippm.show.report.tables import Column, Fitted
+
+MOST_WARNINGS = 10
+
+
+def sharing_table(shared: SharedGpu) -> Fitted:
+    """Return a row per process, in the order they were given."""
+    parts = any(process.part for process in shared.processes)
+    energies = any(process.energy_j is not None for process in shared.processes)
+    columns = [
+        Column("model", folds=True),
+        Column("batch"),
+        *[Column("part", folds=True)] * parts,
+        Column("alone ms", rank=2),
+        Column("latency ms"),
+        Column("90 % interval" if shared.measured else "bounds", rank=1),
+        Column("slow-down"),
+        Column("samples/s"),
+        Column("needs up to MB"),
+        *[Column("energy J", rank=3), Column("idle J", rank=4)] * energies,
+    ]
+    rows = [_cells(process, parts, energies) for process in shared.processes]
+    return Fitted(columns, rows, " " + shared.title, " " + shared.footer)
+
+
+def remarks(shared: SharedGpu) -> Iterator[str]:
+    """Yield what holds for the whole set: throughput, memory, power, and warnings."""
+    yield f" together {show(shared.samples_per_s)} samples/s"
+    if shared.sharing != "mig" and shared.memory_bound_mb is not None:
+        place = shared.mig or shared.device.name
+        needs = f"{show(shared.memory_bound_mb)} MB at 99 %, {place} has {shared.capacity_mb:,}"
+        yield f" memory of all: up to {needs}"
+    for misfit in shared.misfits:
+        yield f" ! will not fit: {printable(misfit)}"
+    if shared.power_w is not None and shared.idle_w is not None:
+        free_w = shared.unattributed_idle_w or 0.0
+        free = f", {show(free_w)} of them no process's" if free_w > 0.5 else ""
+        yield f" board about {show(shared.power_w)} W, idle {show(shared.idle_w)} W{free}"
+        yield f" {ENERGY_RULE}"
+    elif "energy_j" in shared.absent:
+        yield f" energy: not available: {printable(shared.absent['energy_j'])}"
+    for warning in shared.warnings[:MOST_WARNINGS]:
+        yield f" ! {printable(warning)}"
+    if len(shared.warnings) > MOST_WARNINGS:
+        yield f" ! and {len(shared.warnings) - MOST_WARNINGS} other warnings, see --json"
+
+
+def _cells(process: SharedProcess, parts: bool, energies: bool) -> list[str]:
+    bound_mb, energy_j = process.memory_bound_mb, process.energy_j
+    cells = [printable(process.source), f"{process.batch:,}"]
+    cells += [process.part or "all"] * parts
+    cells += [
+        "–" if process.alone.latency_ms is None else show(process.alone.latency_ms),
+        show(process.latency_ms),
+        f"{show(process.latency.low)} – {show(process.latency.high)}",
+        f"× {process.slowdown:.2f}",
+        show(process.samples_per_s),
+        "–" if bound_mb is None else show(bound_mb),
+    ]
+    if energies:
+        cells += ["–" if energy_j is None else show(energy_j)]
+        cells += ["–" if process.idle_j is None else show(process.idle_j)]
+    return cells

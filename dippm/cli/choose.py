@@ -48,6 +48,10 @@ CarbonFile = Annotated[
 RegionName = Annotated[
     str | None, typer.Option("--region", help="Of --carbon: whose electricity is taken.")
 ]
+Copies = Annotated[
+    int,
+    typer.Option("--copies", help="Processes of the model that share each place under MPS."),
+]
 
 
 @options.conditions("device", "mig")  # every one of --devices and its slices is a row
@@ -83,6 +87,7 @@ def choose(
     ] = None,
     carbon: CarbonFile = None,
     region: RegionName = None,
+    copies: Copies = 1,
     *,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows of the table.")] = DEFAULT_TOP,
     csv: options.Csv = None,
@@ -111,6 +116,7 @@ def choose(
             dataset_size=dataset_size,
             carbon=carbon,
             region=region,
+            copies=copies,
             batch=batch,
             **asked,
         )

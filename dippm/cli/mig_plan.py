@@ -30,6 +30,12 @@ def mig_plan(
     slo_ms: SloMs = None,
     slo_at: SloAt = "upper",
     max_memory_mb: MaxMemory = None,
+    mps: Annotated[
+        int,
+        typer.Option(
+            "--mps", metavar="PROCESSES", help="Of each model on its slice, sharing it by MPS."
+        ),
+    ] = 1,
     *,
     csv: options.Csv = None,
     html: options.Html = None,
@@ -55,6 +61,7 @@ def mig_plan(
             slo_ms=slo_ms,
             slo_at=cast(Any, slo_at),
             max_memory_mb=max_memory_mb,
+            copies=mps,
             **asked,
         )
     rows = [

@@ -60,6 +60,8 @@ class Contender(Answer):
         largest_batch: whose memory fits at 99 % confidence, within the limit on memory; None if not
             even batch 1 does, or the memory is not predicted.
         copies: how many such slices fit on one GPU side by side; 1 for the whole GPU.
+        processes: of the model that share the place; latency and energy are those of one, the
+            throughput is that of all, and each pays its part of the hour.
         stranded_compute_slices: that nothing can use beside so many copies, for want of memory.
         price_per_hour: in the currency of the prices; None without one.
         dataset_size: samples of an epoch, for its cost; None if nobody said.
@@ -79,6 +81,7 @@ class Contender(Answer):
     measured: bool = True
     largest_batch: int | None = None
     copies: int = 1
+    processes: int = 1
     stranded_compute_slices: int = 0
     price_per_hour: float | None = None
     dataset_size: int | None = None
@@ -127,8 +130,8 @@ class Contender(Answer):
         """Return one of ESTIMATES with its interval; None if it cannot be had.
 
         latency_ms, energy_j, power_w, memory_mb   of a batch, as predicted
-        samples_per_s, energy_per_sample_j   see `dippm.estimate.derived`
-        cost_per_step         price_per_hour · latency_ms / 3.6e6
+        samples_per_s, energy_per_sample_j   see `dippm.estimate.derived`; of all processes
+        cost_per_step         price_per_hour · latency_ms / 3.6e6 / processes
         cost_per_million      cost_per_step · 1e6 / batch, of a million samples
         carbon_per_million_g  energy_per_sample_j · 1e6 / 3.6e6 · pue · g_per_kwh of the region
         cost_per_epoch        cost_per_step · dataset_size / batch, the last step a whole one
@@ -143,7 +146,7 @@ class Contender(Answer):
                 steps = self._steps(name)
                 if self.price_per_hour is None or steps is None or latency is None:
                     return None
-                return latency.scaled(self.price_per_hour / MS_PER_HOUR * steps)
+                return latency.scaled(self.price_per_hour / MS_PER_HOUR * steps / self.processes)
             case _:
                 return self._predicted(name)
 
@@ -210,6 +213,7 @@ class Contender(Answer):
             "fits": self.prediction and self.prediction.fits,
             "largest_batch": self.largest_batch,
             "copies": self.copies,
+            "processes": self.processes,
             "stranded_compute_slices": self.stranded_compute_slices,
             "price_per_hour": self.price_per_hour,
             "region": self.region and self.region.name,

@@ -11,6 +11,7 @@ from dippm.base.progress import stage
 from dippm.decide.choice.contender import By, Contender
 from dippm.decide.choice.limits import Limits
 from dippm.decide.choice.prices import Prices
+from dippm.decide.sharing import beside_copies
 from dippm.devices import Device, MigProfile
 from dippm.errors import DeviceError, DippmError
 from dippm.estimate.carbon import Carbon
@@ -47,6 +48,7 @@ class Question:
         carbon: intensities by region; None without.
         region: that places without their own are in; None if nobody said.
         asked: what the model was read from.
+        processes: of the model that share each place under MPS.
     """
 
     loaded: LoadedPredictor
@@ -60,6 +62,7 @@ class Question:
     carbon: Carbon | None = None
     region: str | None = None
     asked: Asked | None = None
+    processes: int = 1
 
     def contenders(self) -> Iterator[Contender]:
         """Yield a contender for each place of the grid."""
@@ -75,7 +78,7 @@ class Question:
                     found = self.loaded.entries(case, grid, name=self.name, asked=self.asked)
                     entries[place.mig] = list(found)
             points = {
-                (p.conditions.mig, p.conditions.batch): p
+                (p.conditions.mig, p.conditions.batch): self._shared(p)
                 for of_place in entries.values()
                 for p in of_place
                 if isinstance(p, Prediction)
@@ -83,6 +86,9 @@ class Question:
             for mig, of_place in entries.items():
                 error = next((e.error for e in of_place if isinstance(e, Failure)), None)
                 yield self._contender(device, mig, points, error)
+
+    def _shared(self, p: Prediction) -> Prediction:
+        return beside_copies(self.loaded, self.graph, p, self.processes)
 
     def unlisted(self) -> Iterator[Contender]:
         """Yield the slices that exist but of which too little is known."""
@@ -111,6 +117,7 @@ class Question:
             self.grid.batches[0],
             None,
             copies=copies,
+            processes=self.processes,
             stranded_compute_slices=stranded,
             price_per_hour=self.prices.of(device, mig) if self.prices else None,
             dataset_size=self.dataset_size,
@@ -163,7 +170,8 @@ class Question:
     def _largest(self, c: Contender) -> int | None:
         assert c.prediction is not None
         point = c.prediction.conditions
-        predictor, room_mb = self._checkpoint(point).predictor, self.limits.room_mb(c.capacity_mb)
+        predictor = self._checkpoint(point).predictor
+        room_mb = self.limits.room_mb(c.capacity_mb) / self.processes
         return largest_batch_at(predictor, self.graph, point, room_mb)
 
     def _checkpoint(self, c: Conditions) -> Checkpoint:

@@ -14,6 +14,7 @@ from dippm.decide.choice.infeasible import nothing_feasible
 from dippm.decide.choice.limits import Limits, SloAt
 from dippm.decide.choice.prices import Prices, PricesLike, prices_of
 from dippm.decide.choice.question import Question
+from dippm.decide.sharing.ways import check_count
 from dippm.devices import Device, MigProfile, all_devices
 from dippm.errors import ConstraintError
 from dippm.estimate.batches import batches_of
@@ -42,6 +43,7 @@ def choose(
     dataset_size: int | None = None,
     carbon: CarbonLike | None = None,
     region: str | None = None,
+    copies: int = 1,
     **options: Unpack[ChoiceOptions],
 ) -> Choice:
     """Rank GPUs and their slices for a model, and say how sure the first place is.
@@ -67,6 +69,8 @@ def choose(
         carbon: grams per kilowatt hour by region: a TOML file (see `dippm.estimate.carbon`), a
             mapping, or `Carbon`. Without them there is no carbon.
         region: that the electricity is of; places that the file puts elsewhere keep theirs.
+        copies: processes of the model that share each place under MPS, see `dippm.share`; the
+            memory is that of all of them, `slo_ms` is held to by each.
         **options: see `dippm.Options`; `batch` may be several ("1:256", see `dippm.sweep`), of
             which each place takes its best.
 
@@ -80,6 +84,7 @@ def choose(
         ConditionsError: if batch, precision, mode, ... cannot be predicted.
     """
     by = cast(By, spelt("ranking", by, BY))
+    check_count(copies)
     limits = Limits(slo_ms, slo_at, max_memory_mb)
     gpus = _gpus(devices)
     known = None if prices is None else prices_of(prices, gpus)
@@ -109,12 +114,13 @@ def choose(
         grams,
         region,
         model.asked,
+        copies,
     )
     choice = Choice.of(
         [*asked.contenders(), *(asked.unlisted() if slices else ())],
         by,
         source=model.name,
-        conditions=_in_words(point, grid.batches),
+        conditions=_in_words(point, grid.batches) + f" · {copies} copies under MPS" * (copies > 1),
         limits=limits,
         currency=known.currency if known else "",
         priced=known is not None,

@@ -49,7 +49,7 @@ SWITCHING = "what it costs to switch between processes was not measured and is n
 
 
 @dataclass(frozen=True, slots=True)
-class _Seat:
+class Seat:
     """A process at its place.
 
     Attributes:
@@ -121,13 +121,13 @@ def share(
     place = slice_of(gpu, mig)
     limits = _limits(gpu, place, percentages, own, len(cases))
     given = {"device": gpu, "mig": place, "checkpoint": checkpoint, **options}
-    seats: list[_Seat] = []
+    seats: list[Seat] = []
     asked = list(zip(cases, batches, limits, strict=True))
     for number, one in enumerate(asked):
         again = next((seats[i] for i in range(number) if asked[i] == one), None)
         with stage(f"{number + 1} of {len(cases)}: {source_name(one[0].model)}"):
             seats.append(again or _seat(*one, given, len(cases), own=own is not None))
-    return _answer(gpu, place, way, seats, limited=percentages is not None)
+    return answer_of(gpu, place, way, seats, limited=percentages is not None)
 
 
 def _batches(batch: int | Sequence[int], cases: Sequence[Candidate]) -> list[int]:
@@ -173,7 +173,7 @@ def _seat(
     processes: int,
     *,
     own: bool,
-) -> _Seat:
+) -> Seat:
     options = {key: value for key, value in given.items() if key != "framework"}
     if case.input is not None:
         options["input"] = case.input
@@ -190,12 +190,21 @@ def _seat(
     part, of_board = limit
     limited = alone if part is None else at(part)
     load_ = None if own else load_of(loaded, graph, c, limited)
-    return _Seat(alone, limited, "" if part is None else part.name, of_board, at(None), load_)
+    return Seat(alone, limited, "" if part is None else part.name, of_board, at(None), load_)
 
 
-def _answer(
-    gpu: Device, place: MigProfile | None, way: Way, seats: Sequence[_Seat], *, limited: bool
+def answer_of(
+    gpu: Device, place: MigProfile | None, way: Way, seats: Sequence[Seat], *, limited: bool
 ) -> SharedGpu:
+    """Return what processes cost at their places.
+
+    Args:
+        gpu: the GPU.
+        place: the slice that all of them share; None for the GPU.
+        way: how they share it.
+        seats: of the processes.
+        limited: whether percentages of threads limit them.
+    """
     law = fitted()
     why = _why_bounds(gpu, way, seats, law, limited=limited)
     absent, idle_w = _idle(gpu, seats)
@@ -205,7 +214,7 @@ def _answer(
         loads = [seat.load for seat in seats if seat.load is not None]
         found = law.together(loads, way)
         times = [
-            _beside(seat, one, law, bounds=bool(why))
+            beside_of(seat, one, law, bounds=bool(why))
             for seat, one in zip(seats, found, strict=True)
         ]
     processes = []
@@ -247,7 +256,7 @@ def _answer(
 
 
 def _why_bounds(
-    gpu: Device, way: Way, seats: Sequence[_Seat], law: NeighbourLaw, *, limited: bool
+    gpu: Device, way: Way, seats: Sequence[Seat], law: NeighbourLaw, *, limited: bool
 ) -> str:
     """Return why a set is no such as were measured; "" if it is, or if nothing is shared."""
     first = seats[0].alone
@@ -276,7 +285,7 @@ def _why_bounds(
     return ""
 
 
-def _by_itself(seat: _Seat) -> tuple[float, Interval, Interval]:
+def _by_itself(seat: Seat) -> tuple[float, Interval, Interval]:
     """Return latency with its interval, and the slow-down, on a slice of its own."""
     alone_ms, latency_ms = seat.alone.latency_ms, seat.limited.latency_ms
     if alone_ms is None or latency_ms is None:
@@ -289,8 +298,8 @@ def _by_itself(seat: _Seat) -> tuple[float, Interval, Interval]:
     return latency_ms, seat.limited.intervals["latency_ms"], Interval(ratio, ratio, 0.0)
 
 
-def _beside(
-    seat: _Seat, found: Together, law: NeighbourLaw, *, bounds: bool
+def beside_of(
+    seat: Seat, found: Together, law: NeighbourLaw, *, bounds: bool
 ) -> tuple[float, Interval, Interval]:
     """Return latency and slow-down beside neighbours, each with its interval or bounds."""
     alone_ms, limited_ms = seat.alone.latency_ms, seat.limited.latency_ms
@@ -310,7 +319,7 @@ def _beside(
     return found.value, between, slower
 
 
-def _idle(gpu: Device, seats: Sequence[_Seat]) -> tuple[dict[str, str], float | None]:
+def _idle(gpu: Device, seats: Sequence[Seat]) -> tuple[dict[str, str], float | None]:
     """Return the idle power of the board, or why energies cannot be had."""
     reason = next((s.whole.absent["energy_j"] for s in seats if s.whole.energy_j is None), None)
     if reason is not None:
@@ -319,7 +328,7 @@ def _idle(gpu: Device, seats: Sequence[_Seat]) -> tuple[dict[str, str], float | 
 
 
 def _energy(
-    seat: _Seat, latency_ms: float, idle_w: float | None
+    seat: Seat, latency_ms: float, idle_w: float | None
 ) -> tuple[float | None, float | None]:
     """Return the energy of a pass above idle, and the part of idling that is counted with it."""
     energy_j, alone_ms = seat.whole.energy_j, seat.whole.latency_ms
@@ -330,7 +339,7 @@ def _energy(
 
 
 def _misfits(
-    gpu: Device, place: MigProfile | None, way: Way, seats: Sequence[_Seat]
+    gpu: Device, place: MigProfile | None, way: Way, seats: Sequence[Seat]
 ) -> Iterator[str]:
     """Yield why the memory does not hold the set at 99 %."""
     for seat in seats:
@@ -356,7 +365,7 @@ def _misfits(
 def _warnings(
     gpu: Device,
     way: Way,
-    seats: Sequence[_Seat],
+    seats: Sequence[Seat],
     law: NeighbourLaw,
     power_w: float | None,
     why_bounds: str,

@@ -114,7 +114,7 @@ def part_of(device: Device, place: MigProfile | None, percent: float) -> MigProf
     """Return a part of a GPU's multiprocessors with all of its memory, as MPS limits a client."""
     whole = place.sm_count if place else int(device.known("sm_count"))
     return MigProfile(
-        f"{percent:g} % of the threads",
+        f"{percent:g} % threads",
         place.memory_mb if place else device.memory_mb,
         max(1, int(whole * percent / 100)),
         place.compute_slices if place else 1,

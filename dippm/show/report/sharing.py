@@ -21,13 +21,13 @@ def sharing_table(shared: SharedGpu) -> Fitted:
         Column("model", folds=True),
         Column("batch"),
         *[Column("part", folds=True)] * parts,
-        Column("alone ms", rank=2),
+        Column("alone ms", rank=3),
         Column("latency ms"),
         Column("90 % interval" if shared.measured else "bounds", rank=1),
         Column("slow-down"),
-        Column("samples/s"),
+        Column("samples/s", rank=2),
         Column("needs up to MB"),
-        *[Column("energy J", rank=3), Column("idle J", rank=4)] * energies,
+        *[Column("energy J", rank=4), Column("idle J", rank=5)] * energies,
     ]
     rows = [_cells(process, parts, energies) for process in shared.processes]
     return Fitted(columns, rows, " " + shared.title, " " + shared.footer)

@@ -149,7 +149,7 @@ def test_percentages_limit_each_and_leave_the_rest_to_nobody(small: Any) -> None
     assert (more.share, less.share) == (0.6, 0.2)
     assert found.idle_w is not None
     assert found.unattributed_idle_w == pytest.approx(0.2 * found.idle_w)
-    assert less.part == "20 % of the threads"
+    assert less.part == "20 % threads"
 
 
 def test_slices_are_predicted_by_themselves(small: Any) -> None:

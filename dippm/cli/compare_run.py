@@ -92,6 +92,7 @@ def _co_located(
 ) -> None:
     """Say how much longer runs took together than alone."""
     with errors_reported(as_json=json):
+        from dippm.runs.colocation.foretold import foretell
         from dippm.runs.colocation.slowdown import DOCUMENT, slowdown
         from dippm.runs.store.attach import attach_all
         from dippm.runs.store.runs import open_store
@@ -106,6 +107,7 @@ def _co_located(
             span=span,
             idle_w=idle_w,
         )
+        found = found.beside(foretell([opened.run(one.uuid) for one in found.runs]))
         opened.keep(run, DOCUMENT, found.to_dict(), found.key_figures())
     if json:
         print_json("compare-collocated", found.to_dict())

@@ -7,8 +7,8 @@ neighbours ran for nearly all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from dippm.base.printable import printable
 from dippm.errors import RunError
 from dippm.measure.readings import Absent
 from dippm.runs.colocation import together
+from dippm.runs.colocation.foretold import Foretold
 from dippm.runs.colocation.together import SharedEnergy, shared_energy
 from dippm.runs.tracking.steps import timed_steps
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 DOCUMENT = "slowdown"
 NEARLY_ALL = 0.9
 Verdict = Literal["slower", "equal", "faster", "unknown"]
+Held = Literal["inside", "above", "below", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ class Slowed:
         noise_percent: two standard errors of both means, relative; None if they cannot be had.
         overlap: part of the run's time in which a neighbour ran, 0 to 1.
         reason: why `shared` or `alone` is None.
+        foretold: the slow-down that `dippm.share` predicts; None if it cannot be had.
+        foretold_low: lower end of its interval, or lower bound.
+        foretold_high: upper end, or upper bound.
+        foretold_reason: why it cannot be had, or why it has bounds in place of an interval.
     """
 
     uuid: str
@@ -59,6 +65,21 @@ class Slowed:
     noise_percent: float | None
     overlap: float
     reason: str = ""
+    foretold: float | None = None
+    foretold_low: float | None = None
+    foretold_high: float | None = None
+    foretold_reason: str = ""
+
+    @property
+    def held(self) -> Held:
+        """Whether the slow-down lies within what was foretold, but for the noise."""
+        measured, low, high = self.slowdown, self.foretold_low, self.foretold_high
+        if measured is None or low is None or high is None:
+            return "unknown"
+        noise = 1 + (self.noise_percent or 0.0) / 100
+        return (
+            "below" if measured * noise < low else "above" if measured > high * noise else "inside"
+        )
 
     @property
     def slowdown(self) -> float | None:
@@ -93,7 +114,12 @@ class Slowdowns:
         absent = isinstance(energy.all_j, Absent)
         return {
             "runs": [
-                {**asdict(run), "slowdown": run.slowdown, "verdict": run.verdict}
+                {
+                    **asdict(run),
+                    "slowdown": run.slowdown,
+                    "verdict": run.verdict,
+                    "held": run.held,
+                }
                 for run in self.runs
             ],
             "energy": {
@@ -106,6 +132,24 @@ class Slowdowns:
             },
         }
 
+    def beside(self, foretold: Mapping[str, Foretold] | str) -> Slowdowns:
+        """Return the same with what was foretold of each run, see `foretell`."""
+        if isinstance(foretold, str):
+            runs = [replace(run, foretold_reason=foretold) for run in self.runs]
+        else:
+            runs = [
+                replace(
+                    run,
+                    foretold=one.slowdown,
+                    foretold_low=one.low,
+                    foretold_high=one.high,
+                    foretold_reason=one.bounds,
+                )
+                for run in self.runs
+                for one in (foretold[run.uuid],)
+            ]
+        return replace(self, runs=tuple(runs))
+
     def key_figures(self) -> dict[str, float]:
         """Return what lists of runs can search, of the run that was asked for."""
         asked = self.runs[0]
@@ -113,7 +157,7 @@ class Slowdowns:
 
     def __str__(self) -> str:
         head = f" {'run':<22}{'shared':<14}{'alone':<14}{'runs':>5}{'slow-down':>11}{'noise':>9}"
-        lines = [head, *map(_line, self.runs), *_energy_lines(self)]
+        lines = [head, *map(_line, self.runs), *_foretold_lines(self), *_energy_lines(self)]
         return "\n".join(lines)
 
 
@@ -256,6 +300,19 @@ def _line(run: Slowed) -> str:
     name = printable(run.name or run.uuid[:8])[:21]
     start = f" {name:<22}{shared:<14}{alone:<14}{len(run.alone_runs):>5}{factor:>11}{noise:>9}"
     return f"{start}  {printable(run.reason) or run.verdict}"
+
+
+def _foretold_lines(found: Slowdowns) -> Iterator[str]:
+    reasons = dict.fromkeys(run.foretold_reason for run in found.runs if run.foretold_reason)
+    if all(run.foretold is None for run in found.runs):
+        yield from (f" slow-down not predicted: {printable(reason)}" for reason in reasons)
+        return
+    for run in found.runs:
+        if run.foretold is not None:
+            name = printable(run.name or run.uuid[:8])[:21]
+            between = f"{run.foretold_low:.2f} – {run.foretold_high:.2f}"
+            yield f" {name:<22}predicted × {run.foretold:.2f} ({between})  {run.held}"
+    yield from (f"   bounds: {printable(reason)}" for reason in reasons)
 
 
 def _energy_lines(found: Slowdowns) -> list[str]:

@@ -218,11 +218,11 @@ def test_the_text_calls_an_estimate_an_estimate():
     assert "3,000 J of the boards in 10.0 s" in text
 
 
-def kept(root, name, at_s, ms, tags, *, uuid=None):
+def kept(root, name, at_s, ms, tags, *, uuid=None, prediction=None):
     """A folder of a run with twenty steps."""
     begun = Moment(at_s * S, WALL_NS + at_s * S)
     start = Start(uuid or ids.uuid4().hex, name, "e", begun, command=("train.py",), tags=tags,
-                  host=os.uname().nodename)  # fmt: skip
+                  host=os.uname().nodename, prediction=prediction)  # fmt: skip
     folder = RunFolder.create(start, root)
     for number in range(40):
         first = at_s * S + round(number * ms * MS)
@@ -244,6 +244,7 @@ def test_the_command_finds_them_in_a_store_and_keeps_the_answer(store_file, tmp_
     assert answer.exit_code == 0, answer.output
     assert "× 2.00" in answer.stdout
     assert "0_B" in answer.stdout
+    assert "not predicted: no prediction is stored beside" in answer.stdout
     document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [run["slowdown"] for run in document["runs"]] == pytest.approx([2.0, 2.0])
     from dippm.runs.store.runs import open_store

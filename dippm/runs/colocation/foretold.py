@@ -1,0 +1,141 @@
+"""`foretell`: the slow-down that `dippm.share` predicts of runs that shared a device.
+
+What ran is known by the prediction beside each run (`dippm run --model`, `track(prediction=...)`):
+its model is read again, and must be what it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dippm.errors import CollocationError, DippmError
+from dippm.runs.colocation.sharing import Sharing
+
+if TYPE_CHECKING:
+    from dippm.runs.store.stored import StoredRun
+
+FILE = "file:"
+OWN = ("batch", "mig", "device")
+"""Conditions that a run may have for itself, or that are said in another way."""
+
+
+class Foretold(NamedTuple):
+    """A predicted slow-down.
+
+    Attributes:
+        slowdown: time together over time alone.
+        low: lower end of its 90 % interval, or lower bound.
+        high: upper end, or upper bound.
+        bounds: why these are bounds; "" if they are an interval.
+    """
+
+    slowdown: float
+    low: float
+    high: float
+    bounds: str
+
+
+def foretell(runs: Sequence[StoredRun]) -> Mapping[str, Foretold] | str:
+    """Return what is predicted of runs that shared a device, by uuid, or why nothing is.
+
+    Args:
+        runs: that ran at the same time, all of those that shared the device.
+    """
+    documents = [run.prediction for run in runs]
+    without = [run.uuid[:8] for run, found in zip(runs, documents, strict=True) if not found]
+    if without:
+        return f"no prediction is stored beside {' and '.join(without)}"
+    known = [document for document in documents if document]
+    conditions = [dict(document["conditions"]) for document in known]
+    shared = [{n: v for n, v in c.items() if n not in OWN and v is not None} for c in conditions]
+    devices = {c["device"] for c in conditions}
+    if len(devices) > 1 or any(other != shared[0] for other in shared):
+        return "the predictions beside the runs are of different conditions"
+    try:
+        how = _sharing(runs)
+        found = _predicted(known, conditions, {**shared[0], "device": devices.pop()}, how)
+    except DippmError as error:
+        return error.message
+    return {run.uuid: one for run, one in zip(runs, found, strict=True)}
+
+
+def _sharing(runs: Sequence[StoredRun]) -> dict[str, Any]:
+    """Return how runs shared, as `dippm.share` takes it.
+
+    Raises:
+        CollocationError: if they say different or no known ways.
+    """
+    words = [_word(run) for run in runs]
+    ways = [Sharing.parse(word) for word in words]
+    kinds = {way.kind for way in ways}
+    if len(kinds) > 1:
+        raise CollocationError(
+            f"the runs shared as {' and '.join(map(repr, words))}", "Share a GPU in one way."
+        )
+    if kinds == {"mig"}:
+        return {"sharing": "mig", "slices": [way.profile for way in ways]}
+    if kinds == {"none"}:
+        return {"sharing": "time-slicing"}
+    percentages = [way.thread_percent for way in ways]
+    limited = all(one is not None and one < 100 for one in percentages)
+    return {"sharing": "mps", "percentages": percentages if limited else None}
+
+
+def _word(run: StoredRun) -> str:
+    tags = run.start.tags
+    return tags.get("collocation", "") or tags.get("sharing", "").partition(" + ")[0]
+
+
+def _predicted(
+    documents: Sequence[Mapping[str, Any]],
+    conditions: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+    how: Mapping[str, Any],
+) -> list[Foretold]:
+    """Return what is predicted of each.
+
+    Raises:
+        DippmError: as `dippm.share` does, or if a model is no longer what it was.
+    """
+    from dippm.decide.sharing import share
+    from dippm.estimate.model_list import Candidate
+
+    cases = [
+        Candidate(_model_of(document), _sizes(document), (int(c["batch"]),))
+        for document, c in zip(documents, conditions, strict=True)
+    ]
+    found = share(cases, **{**options, **how})
+    return [
+        Foretold(p.slowdown, p.slowdown_range.low, p.slowdown_range.high, found.why_bounds)
+        for p in found.processes
+    ]
+
+
+def _sizes(document: Mapping[str, Any]) -> Any:
+    sizes = document.get("input")
+    return tuple(sizes) if isinstance(sizes, list) else sizes
+
+
+def _model_of(document: Mapping[str, Any]) -> str:
+    """Return the path or name of the model of a prediction.
+
+    Raises:
+        CollocationError: if its file is gone, or another one than it was.
+    """
+    name = str(document.get("model") or document["source"])
+    if not name.startswith(FILE):
+        return name
+    rest, _, digest = name.removeprefix(FILE).rpartition("#")
+    path = Path(rest)
+    if not path.is_file():
+        path = Path(rest.rpartition("@")[0])
+    hint = "Give the runs another prediction: `dippm run --model FILE`."
+    if not path.is_file():
+        raise CollocationError(f"the model of a run is gone: {rest}", hint)
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest()[: len(digest)] != digest:
+            raise CollocationError(f"{path} is no longer the model that ran", hint)
+    return str(path)

@@ -347,6 +347,32 @@ def _pipeline() -> Any:
     return memory_picture(dippm.pipeline("sdxl", steps=5, device="A100"))
 
 
+def _neighbours() -> Any:
+    """Return the rows of one model of the study of neighbours beside the law that is shipped."""
+    import json
+
+    from dippm.estimate.models.neighbour_law import fitted
+    from dippm.show.report.sharing import Rate, throughput_figure
+    from scripts.site.links import ROOT
+    from training.studies.neighbours import cells_of
+
+    path = ROOT / "training" / "studies" / "results" / "neighbours.json"
+    cells = cells_of(json.loads(path.read_text(encoding="utf-8")))
+    drawn = [c for c in cells if (c.model, c.mig) == ("resnet101", "7g.80gb")]
+    lines = {}
+    for c in drawn:
+        if c.batch not in (1, 4, 8, 32):
+            continue
+        rates = []
+        for k in range(1, 6):
+            together = fitted().together([c.load] * k, "mps")[0].value
+            ms = c.measured_ms.get(k)
+            samples = 1e3 * k * c.batch
+            rates.append(Rate(k, samples / together, None if ms is None else samples / ms))
+        lines[f"batch {c.batch}"] = rates
+    return throughput_figure(lines)
+
+
 CHARTS: Mapping[str, Callable[[], Any]] = {
     "pipeline": _pipeline,
     "sweep": _sweep,
@@ -361,5 +387,6 @@ CHARTS: Mapping[str, Callable[[], Any]] = {
     "request": _request,
     "costs": _costs,
     "budgets": _budgets,
+    "neighbours": _neighbours,
 }
 """Name → what draws it."""

@@ -17,8 +17,9 @@ GROUPS = {
     ),
     "choose": (
         "Choose",
-        "GPUs and MIG slices, ranked under limits and prices; what running a model costs.",
-        ("choice", "costs"),
+        "GPUs and MIG slices, ranked under limits and prices; what running a model costs, and "
+        "several on one GPU.",
+        ("choice", "costs", "sharing"),
     ),
     "explain": (
         "Explain",

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from typing import Any, NamedTuple
 
 from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.decide.sharing import SharedGpu, SharedProcess
 from dippm.decide.sharing.answer import ENERGY_RULE
+from dippm.show.report.bars import COLOURS
+from dippm.show.report.plotted import require_libraries, sized
 from dippm.show.report.tables import Column, Fitted
 
 MOST_WARNINGS = 10
+
+
+class Rate(NamedTuple):
+    """Throughput of several processes together, in samples per second.
+
+    Attributes:
+        processes: how many.
+        predicted: for them.
+        measured: None if it was not.
+    """
+
+    processes: int
+    predicted: float
+    measured: float | None = None
 
 
 def sharing_table(shared: SharedGpu) -> Fitted:
@@ -53,6 +71,41 @@ def remarks(shared: SharedGpu) -> Iterator[str]:
         yield f" ! {printable(warning)}"
     if len(shared.warnings) > MOST_WARNINGS:
         yield f" ! and {len(shared.warnings) - MOST_WARNINGS} other warnings, see --json"
+
+
+def throughput_figure(lines: Mapping[str, Sequence[Rate]]) -> Any:
+    """Return throughput over the number of processes: predicted as lines, measured as marks.
+
+    Args:
+        lines: by name, each over rising numbers of processes.
+
+    Raises:
+        ReportNotInstalledError: if plotly or jinja2 is missing.
+    """
+    require_libraries()
+    from plotly.graph_objects import Figure
+
+    figure = Figure()
+    for (name, rates), colour in zip(lines.items(), cycle(COLOURS)):
+        figure.add_scatter(
+            x=[rate.processes for rate in rates],
+            y=[rate.predicted for rate in rates],
+            mode="lines",
+            line_color=colour,
+            name=f"{printable(name)}, predicted",
+        )
+        measured = [rate for rate in rates if rate.measured is not None]
+        if measured:
+            figure.add_scatter(
+                x=[rate.processes for rate in measured],
+                y=[rate.measured for rate in measured],
+                mode="markers",
+                marker_color=colour,
+                name=f"{printable(name)}, measured",
+            )
+    figure.update_xaxes(title="processes", dtick=1)
+    figure.update_yaxes(title="samples per second, all together", rangemode="tozero")
+    return sized(figure, 380)
 
 
 def _cells(process: SharedProcess, parts: bool, energies: bool) -> list[str]:

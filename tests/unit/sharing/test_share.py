@@ -256,3 +256,14 @@ def test_it_prints_and_becomes_json(small: Any) -> None:
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert len(document["processes"]) == 2
     assert document["feasible"] is True
+
+
+def test_throughput_is_drawn_over_the_number_of_processes() -> None:
+    pytest.importorskip("plotly")
+    from dippm.show.report.sharing import Rate, throughput_figure
+
+    lines = {"batch 1": [Rate(1, 100.0, 90.0), Rate(2, 190.0)], "batch 8": [Rate(1, 300.0)]}
+    figure = throughput_figure(lines)
+    assert [line.name for line in figure.data] == [
+        *("batch 1, predicted", "batch 1, measured", "batch 8, predicted"),
+    ]

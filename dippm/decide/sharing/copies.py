@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from dippm.decide.sharing.load import load_of
 from dippm.decide.sharing.seats import Seat, answer_of, beside_of
@@ -43,15 +44,16 @@ def beside_copies(
     shared = answer_of(c.device, c.mig, "mps", [seat] * copies, limited=False)
     one, law = shared.processes[0], fitted()
     _, latency, _ = beside_of(seat, law.together([load] * copies, "mps")[0], law, bounds=False)
-    values = {"latency_ms": one.latency_ms, "memory_mb": _times(prediction.memory_mb, copies)}
+    values: dict[str, Any] = {
+        "latency_ms": one.latency_ms,
+        "memory_mb": _times(prediction.memory_mb, copies),
+    }
     if prediction.energy_j is not None:
         values |= {"energy_j": one.energy_j, "power_w": shared.power_w}
     intervals = {
-        target: Interval(
-            *(end * value / old for end in (interval.low, interval.high)), interval.coverage
-        )
+        target: _scaled(interval, values[target] / getattr(prediction, target))
         for target, interval in prediction.intervals.items()
-        if (value := values.get(target)) is not None and (old := getattr(prediction, target))
+        if values.get(target) is not None
     }
     bound_mb = _times(prediction.memory_bound_mb, copies)
     untested = [f"{shared.why_bounds}: how wide the interval is was not tested"]
@@ -77,3 +79,7 @@ def beside_copies(
 
 def _times(value: float | None, copies: int) -> float | None:
     return None if value is None else copies * value
+
+
+def _scaled(interval: Interval, factor: float) -> Interval:
+    return Interval(factor * interval.low, factor * interval.high, interval.coverage)

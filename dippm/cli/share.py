@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from dippm.errors import shortened
 ALL = "all"
 
 
+@options.conditions()
 def share(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL", help="One process each.")
@@ -50,36 +51,16 @@ def share(
     batch: Annotated[
         str, typer.Option("--batch", "-b", help="Samples per pass: one size, or one of each.")
     ] = "1",
-    input: options.Input = None,
-    device: options.DeviceName = "A100",
-    mig: options.Mig = None,
-    precision: options.Precision = "fp32",
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    autograd: options.Autograd = False,
-    context_mb: options.ContextMb = None,
-    runtime: options.Runtime = "pytorch",
-    framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
+    *,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Predict processes that share one GPU: how neighbours slow each down, memory, energy.
 
     Exit code 1 if the memory does not hold all of them at 99 %.
     """
-    arguments = options.passed_on(locals()) | {
-        "batch": [int(size) for size in _numbers(batch, whole_number, "--batch")]
-    }
+    asked["batch"] = [int(size) for size in _numbers(batch, whole_number, "--batch")]
     if not models and models_from is None:
         raise typer.BadParameter("no model: give files or names, or --from FILE")
     if mps is not None and slices is not None:
@@ -96,12 +77,11 @@ def share(
             cases += candidates_of(list_text(models_from))
         shared = answer(
             cases,
-            framework=framework,
             sharing=sharing or ("mig" if slices is not None else "mps"),
             percentages=percentages,
             slices=None if slices is None else options.listed(slices),
             copies=copies,
-            **arguments,
+            **asked,
         )
     if json:
         print_json("share", shared.to_dict())

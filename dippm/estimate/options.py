@@ -7,7 +7,7 @@ under its conditions where the question names no others.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter, signature
@@ -159,6 +159,22 @@ class SliceOptions(ChoiceOptions, total=False):
     """
 
     device: DeviceLike
+
+
+class ProcessOptions(SharedOptions, total=False):
+    """What several processes on one GPU take, see `Options`.
+
+    Attributes:
+        device: the GPU.
+        batch: of all processes, or one for each model.
+        mig: a slice that all of them share; left out: the whole GPU.
+        precision: of all of them.
+    """
+
+    device: DeviceLike
+    batch: int | Sequence[int]
+    mig: MigLike
+    precision: Precision
 
 
 class GridOptions(SharedOptions, total=False):

@@ -36,7 +36,6 @@ from dataset.measured.sources import parvagpu
 from dippm.decide.sharing.load import load_of
 from dippm.devices import find
 from dippm.estimate.conditions import Conditions
-from dippm.estimate.grid import slice_of
 from dippm.estimate.models.neighbour_law import FILE, Load, NeighbourLaw, beside
 from dippm.estimate.predictor import LoadedPredictor
 from dippm.model.graph import ModelGraph
@@ -168,10 +167,10 @@ def _some_died(table: pd.DataFrame) -> pd.Series:
 
 def conditions(mig: str, batch: int) -> Conditions:
     """Return those of the table."""
-    device = find(DEVICE)
     return Conditions(
-        device, batch, "tf32", timer="wall+copy", mig=slice_of(device, mig), autograd=True
-    )
+        device=find(DEVICE), batch=batch, precision="tf32", timer="wall+copy", mig=mig,
+        autograd=True,
+    )  # fmt: skip
 
 
 def fit(rows: Rows) -> NeighbourLaw:

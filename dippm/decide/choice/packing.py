@@ -156,6 +156,7 @@ def pack(
     slo_ms: float | None = None,
     slo_at: SloAt = "upper",
     max_memory_mb: float | None = None,
+    copies: int = 1,
     **options: Unpack[SliceOptions],
 ) -> Packing:
     """Give each of several models a MIG slice of one GPU.
@@ -167,6 +168,7 @@ def pack(
         slo_ms: see `dippm.choose`, as the next two.
         slo_at: what has to hold to it.
         max_memory_mb: most memory of each.
+        copies: processes of each model on its slice, see `dippm.choose`.
         **options: see `dippm.Options`; the device is a GPU with MIG.
 
     Raises:
@@ -177,7 +179,7 @@ def pack(
     check_options(options, SliceOptions)
     rest: dict[str, Any] = {**options}
     gpu = device_of(rest.pop("device", DEFAULT_DEVICE))
-    rest |= {"slo_ms": slo_ms, "slo_at": slo_at, "max_memory_mb": max_memory_mb}
+    rest |= {"slo_ms": slo_ms, "slo_at": slo_at, "max_memory_mb": max_memory_mb, "copies": copies}
     cases = [source if isinstance(source, Candidate) else Candidate(source) for source in sources]
     if not 0 < len(cases) <= MOST_MODELS:
         raise ConstraintError(

@@ -38,7 +38,7 @@ def beside_copies(
     alone = loaded.predict_at(graph, c, name=prediction.provenance.source)
     load, whole = load_of(loaded, graph, c, alone), alone
     if c.mig is not None:
-        whole = loaded.predict_at(graph, replace(c, mig=None), name=prediction.provenance.source)
+        whole = loaded.predict_at(graph, c.replace(mig=None), name=prediction.provenance.source)
     of_board = taken_fraction(c.mig, c.device) if c.mig else 1.0
     seat = Seat(alone, alone, "", of_board / copies, whole, load)
     shared = answer_of(c.device, c.mig, "mps", [seat] * copies, limited=False)

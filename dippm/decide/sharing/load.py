@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from dippm.decide.explanation.parts import parts_of
@@ -43,7 +42,7 @@ def load_of(
             "Ask with a checkpoint of kind hybrid; `dippm models` lists them.",
         )
     part = smallest_part(conditions.device, conditions.mig)
-    filled = loaded.predict_at(graph, replace(conditions, mig=part), name="part")
+    filled = loaded.predict_at(graph, conditions.replace(mig=part), name="part")
     in_part = partial(_times_in, whole=conditions, part=part)
     copies = [
         found.time_ms for found in parts_of(alone, latency_ms, {}) if found.name == "input copy"

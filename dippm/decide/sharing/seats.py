@@ -10,10 +10,9 @@ energy     active + idle: active is what the pass takes above idle on the whole 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, hypot, log
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from dippm.api import load, predict
 from dippm.base.numbers import show
@@ -31,13 +30,14 @@ from dippm.decide.sharing.ways import (
 )
 from dippm.devices import Device, MigProfile, taken_fraction
 from dippm.errors import ConditionsError
-from dippm.estimate.grid import DEFAULT_DEVICE, DeviceLike, device_of, slice_of
+from dippm.estimate.conditions import check_options
 from dippm.estimate.model_list import Candidate
 from dippm.estimate.models.neighbour_law import Load, NeighbourLaw, Together, fitted
 from dippm.estimate.models.power import idle_power_w
 from dippm.estimate.models.targets import Interval
+from dippm.estimate.options import ProcessOptions, name_of
+from dippm.estimate.place import DEFAULT_DEVICE, device_of, slice_of
 from dippm.estimate.prediction import Prediction
-from dippm.model.convert import source_name
 
 SLICES_ARE_APART = (
     "slices share neither multiprocessors nor memory: each is predicted by itself; the power limit "
@@ -71,32 +71,27 @@ class Seat:
 
 def share(
     models: Iterable[Any],
+    framework: str | None = None,
     *,
-    device: DeviceLike = DEFAULT_DEVICE,
     sharing: str = "mps",
     percentages: Sequence[float] | None = None,
     slices: Sequence[str] | None = None,
-    batch: int | Sequence[int] = 1,
     copies: int = 1,
-    mig: str | MigProfile | None = None,
-    checkpoint: str | Path | None = None,
-    **options: Any,
+    **options: Unpack[ProcessOptions],
 ) -> SharedGpu:
     """Predict several processes that share one GPU.
 
     Args:
         models: as `dippm.predict` takes each, or a `Candidate` with its own input; one process
             each.
-        device: the GPU.
+        framework: see `dippm.predict`.
         sharing: "time-slicing" (no MPS: their kernels take turns), "mps", or "mig", a slice each.
             `mode` may say it as well.
         percentages: of the GPU's threads that each client of MPS may use, together at most 100.
         slices: of MIG, one for each process.
-        batch: samples per pass, of all or of each.
         copies: how often the whole set runs.
-        mig: a slice that all of them share, by time slicing or MPS.
-        checkpoint: see `dippm.predict`.
-        **options: further arguments of `dippm.predict`.
+        **options: see `dippm.Options`; `batch` is that of all processes or one for each model,
+            `mig` a slice that all of them share, by time slicing or MPS.
 
     Raises:
         ConstraintError: if there is no model, or percentages, slices or batches do not belong to
@@ -105,28 +100,30 @@ def share(
         ConditionsError: if the GPU has no slices, or precision, mode, ... cannot be predicted.
         ModelFileError: if a model cannot become a graph.
     """
-    if options.get("mode") in WAYS:
-        sharing = options.pop("mode")
-    way, gpu = way_of(sharing), device_of(device)
+    check_options(options, ProcessOptions)
+    given: dict[str, Any] = {**options}
+    if given.get("mode") in WAYS:
+        sharing = given.pop("mode")
+    way = way_of(sharing)
+    gpu = given["device"] = device_of(given.get("device", DEFAULT_DEVICE))
+    place = given["mig"] = slice_of(gpu, given.get("mig"))
     cases = [case if isinstance(case, Candidate) else Candidate(case) for case in models]
-    batches = _batches(batch, cases)
+    batches = _batches(given.pop("batch", 1), cases)
     cases, batches = cases * max(copies, 0), batches * max(copies, 0)
     check_count(len(cases))
     check_percentages(percentages, len(cases), way)
     own = slices_of(gpu, slices, len(cases), way)
-    if own and mig is not None:
+    if own and place is not None:
         raise ConditionsError(
             "one slice for all and a slice for each were asked for", "Leave out mig, or slices."
         )
-    place = slice_of(gpu, mig)
     limits = _limits(gpu, place, percentages, own, len(cases))
-    given = {"device": gpu, "mig": place, "checkpoint": checkpoint, **options}
     seats: list[Seat] = []
     asked = list(zip(cases, batches, limits, strict=True))
     for number, one in enumerate(asked):
         again = next((seats[i] for i in range(number) if asked[i] == one), None)
-        with stage(f"{number + 1} of {len(cases)}: {source_name(one[0].model)}"):
-            seats.append(again or _seat(*one, given, len(cases), own=own is not None))
+        with stage(f"{number + 1} of {len(cases)}: {name_of(one[0].model)}"):
+            seats.append(again or _seat(*one, framework, given, own=own is not None))
     return answer_of(gpu, place, way, seats, limited=percentages is not None)
 
 
@@ -143,7 +140,7 @@ def _batches(batch: int | Sequence[int], cases: Sequence[Candidate]) -> list[int
     for case in cases:
         if case.batches and len(case.batches) > 1:
             raise ConditionsError(
-                f"{source_name(case.model)} has {len(case.batches)} batches",
+                f"{name_of(case.model)} has {len(case.batches)} batches",
                 "A process runs one: give one, or list the model once for each.",
             )
     return [c.batches[0] if c.batches else own for c, own in zip(cases, several, strict=True)]
@@ -169,23 +166,21 @@ def _seat(
     case: Candidate,
     batch: int,
     limit: tuple[MigProfile | None, float],
+    framework: str | None,
     given: dict[str, Any],
-    processes: int,
     *,
     own: bool,
 ) -> Seat:
-    options = {key: value for key, value in given.items() if key != "framework"}
-    if case.input is not None:
-        options["input"] = case.input
-    framework = case.framework or given.get("framework")
-    alone = predict(case.model, framework, batch=batch, **options)
+    sizes = {} if case.input is None else {"input": case.input}
+    asked: Any = {**given, **sizes, "batch": batch}
+    alone = predict(case.model, case.framework or framework, **asked)
     c, graph, name = alone.conditions, alone.source_graph, alone.provenance.source
-    loaded = load(given["checkpoint"], device=c.device, phase=c.phase)
+    loaded = load(given.get("checkpoint"), device=c.device, phase=c.phase)
 
     def at(mig: MigProfile | None) -> Prediction:
         if mig == c.mig:
             return alone
-        return loaded.predict_at(graph, replace(c, mig=mig), name=name)
+        return loaded.predict_at(graph, c.replace(mig=mig), name=name)
 
     part, of_board = limit
     limited = alone if part is None else at(part)
@@ -260,11 +255,7 @@ def _why_bounds(
 ) -> str:
     """Return why a set is no such as were measured; "" if it is, or if nothing is shared."""
     first = seats[0].alone
-    alike = all(
-        seat.alone.provenance.source == first.provenance.source
-        and seat.alone.conditions == first.conditions
-        for seat in seats
-    )
+    alike = all(seat.load == seats[0].load for seat in seats)
     c = first.conditions
     if way == "mig" or len(seats) == 1:
         return ""

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from dippm.base.written import is_finite
 from dippm.devices import Device, MigProfile, arranged, places
 from dippm.errors import ConditionsError, ConstraintError, UnknownNameError
-from dippm.estimate.grid import slice_of
+from dippm.estimate.place import slice_of
 
 Way = Literal["time-slicing", "mps", "mig"]
 WAYS: tuple[Way, ...] = get_args(Way)

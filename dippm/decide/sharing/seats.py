@@ -35,7 +35,7 @@ from dippm.estimate.model_list import Candidate
 from dippm.estimate.models.neighbour_law import Load, NeighbourLaw, Together, fitted
 from dippm.estimate.models.power import idle_power_w
 from dippm.estimate.models.targets import Interval
-from dippm.estimate.options import ProcessOptions, name_of
+from dippm.estimate.options import ProcessOptions, name_of, usual_options
 from dippm.estimate.place import DEFAULT_DEVICE, device_of, slice_of
 from dippm.estimate.prediction import Prediction
 
@@ -101,14 +101,16 @@ def share(
         ModelFileError: if a model cannot become a graph.
     """
     check_options(options, ProcessOptions)
-    given: dict[str, Any] = {**options}
+    cases = [case if isinstance(case, Candidate) else Candidate(case) for case in models]
+    usual = usual_options(cases[0].model if cases else None, options)
+    known = {n: v for n, v in usual.items() if n in ProcessOptions.__annotations__ and n != "batch"}
+    given: dict[str, Any] = {**known, **options}
     if given.get("mode") in WAYS:
         sharing = given.pop("mode")
     way = way_of(sharing)
     gpu = given["device"] = device_of(given.get("device", DEFAULT_DEVICE))
     place = given["mig"] = slice_of(gpu, given.get("mig"))
-    cases = [case if isinstance(case, Candidate) else Candidate(case) for case in models]
-    batches = _batches(given.pop("batch", 1), cases)
+    batches = _batches(given.pop("batch", None), cases)
     cases, batches = cases * max(copies, 0), batches * max(copies, 0)
     check_count(len(cases))
     check_percentages(percentages, len(cases), way)
@@ -127,9 +129,12 @@ def share(
     return answer_of(gpu, place, way, seats, limited=percentages is not None)
 
 
-def _batches(batch: int | Sequence[int], cases: Sequence[Candidate]) -> list[int]:
+def _batches(batch: int | Sequence[int] | None, cases: Sequence[Candidate]) -> list[int]:
     """Return the batch of each model: its own, else the one of its place, else the one of all."""
-    several = [batch] * len(cases) if isinstance(batch, int) else list(batch)
+    if batch is None:
+        several = [_usual_batch(case.model) for case in cases]
+    else:
+        several = [batch] * len(cases) if isinstance(batch, int) else list(batch)
     if len(several) == 1:
         several *= len(cases)
     if len(several) != len(cases):
@@ -144,6 +149,10 @@ def _batches(batch: int | Sequence[int], cases: Sequence[Candidate]) -> list[int
                 "A process runs one: give one, or list the model once for each.",
             )
     return [c.batches[0] if c.batches else own for c, own in zip(cases, several, strict=True)]
+
+
+def _usual_batch(model: Any) -> int:
+    return model.conditions.batch if isinstance(model, Prediction) else 1
 
 
 def _limits(

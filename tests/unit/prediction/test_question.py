@@ -95,6 +95,7 @@ VERBS: dict[str, tuple[Callable[..., Any], Callable[[Any], Conditions], dict[str
         lambda c: c.contenders[-1].prediction.conditions,
         {},
     ),
+    "share": (lambda p, **o: dippm.share([p], **o), lambda s: s.processes[0].alone.conditions, {}),
     "request_resources": (dippm.request_resources, lambda r: r.prediction.conditions, {}),
     "diff": (dippm.diff, lambda d: d.before.prediction.conditions, {"timer": ("wall", "event")}),
 }

@@ -170,6 +170,15 @@ def test_mode_may_say_how_a_gpu_is_shared(small: Any) -> None:
     assert shared([small], mode="compiled").sharing == "mps"
 
 
+def test_a_prediction_stands_for_its_model_under_its_conditions(small: Any) -> None:
+    alone = dippm.predict(small, device=A100, batch=256, precision="tf32", mig="3g.40gb")
+    found = dippm.share([alone], copies=2)
+    again = dippm.share([small], copies=2, device=A100, batch=256, precision="tf32", mig="3g.40gb")
+    assert found.processes[0].latency_ms == again.processes[0].latency_ms
+    assert found.mig == again.mig
+    assert dippm.share([alone], batch=8).processes[0].batch == 8
+
+
 def test_several_share_a_slice(small: Any) -> None:
     found = shared([small], copies=2, mig="3g.40gb")
     assert (found.capacity_mb, found.mig and found.mig.name) == (40192, "3g.40gb")

@@ -10,7 +10,7 @@ import typer
 from dippm.base.written import decimal_number, whole_number
 from dippm.cli import options
 from dippm.cli.compare import list_text
-from dippm.cli.output import errors_reported, print_json, print_remarks
+from dippm.cli.output import errors_reported, show
 from dippm.cli.progress import progress_shown
 from dippm.errors import shortened
 
@@ -52,6 +52,8 @@ def share(
         str, typer.Option("--batch", "-b", help="Samples per pass: one size, or one of each.")
     ] = "1",
     *,
+    csv: options.Csv = None,
+    html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     **asked: Any,
@@ -83,14 +85,7 @@ def share(
             copies=copies,
             **asked,
         )
-    if json:
-        print_json("share", shared.to_dict())
-    else:
-        from dippm.show.report.console import console
-        from dippm.show.report.sharing import remarks, sharing_table
-
-        console().print(sharing_table(shared))
-        print_remarks(remarks(shared))
+    show("share", shared, json=json, csv=csv, html=html)
     if not shared.feasible:
         raise typer.Exit(1)
 

@@ -138,6 +138,9 @@ class Contender(Answer):
         """
         latency, energy = self._predicted("latency_ms"), self._predicted("energy_j")
         match name:
+            case "samples_per_s":
+                rate = self._predicted(name)
+                return rate and rate.scaled(self.processes)
             case "carbon_per_million_g":
                 if self.region is None or energy is None:
                     return None

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dippm.base.answer import Answer
 from dippm.base.printable import printable
-from dippm.base.shown import Shown
 from dippm.decide.sharing.ways import Way
 from dippm.devices import Device, MigProfile
 from dippm.estimate.models.targets import Interval
@@ -89,7 +89,7 @@ class SharedProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedGpu(Shown):
+class SharedGpu(Answer):
     """Processes that share a GPU, or a slice of it.
 
     Attributes:
@@ -161,6 +161,10 @@ class SharedGpu(Shown):
         names = dict.fromkeys(p.alone.provenance.checkpoint for p in self.processes)
         return printable(", ".join(names))
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per process."""
+        return [process.row() for process in self.processes]
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
         return {
@@ -179,7 +183,7 @@ class SharedGpu(Shown):
             "idle_w": self.idle_w,
             "unattributed_idle_w": self.unattributed_idle_w,
             "energy_rule": ENERGY_RULE,
-            "processes": [process.row() for process in self.processes],
+            "processes": self.rows(),
             "absent": dict(self.absent),
             "warnings": list(self.warnings),
         }

@@ -10,7 +10,8 @@ from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.decide.sharing import SharedGpu, SharedProcess
 from dippm.decide.sharing.answer import ENERGY_RULE
-from dippm.show.report.bars import COLOURS
+from dippm.show.report.bars import COLOURS, Bar, bars
+from dippm.show.report.parts import Aside, Part
 from dippm.show.report.plotted import require_libraries, sized
 from dippm.show.report.tables import Column, Fitted
 
@@ -29,6 +30,29 @@ class Rate(NamedTuple):
     processes: int
     predicted: float
     measured: float | None = None
+
+
+def sharing_parts(shared: SharedGpu) -> Iterator[Part]:
+    """Yield the processes, what holds for all of them, and warnings."""
+    yield sharing_table(shared)
+    for remark in remarks(shared):
+        yield Aside(remark) if remark.startswith(" !") else remark
+
+
+def process_bars(shared: SharedGpu) -> str:
+    """Return the latency of each process, of which a part is its own and the rest its wait."""
+    rows = [
+        Bar(
+            f"{p.source}{f' ({p.part})' * bool(p.part)}",
+            p.latency_ms,
+            f"× {p.slowdown:.2f}",
+            p.latency if shared.measured else None,
+            parts=(("alone", min(alone, p.latency_ms)), ("beside", max(0.0, p.latency_ms - alone))),
+        )
+        for p in shared.processes
+        for alone in (p.alone.latency_ms or p.latency_ms,)
+    ]
+    return bars("latency of a pass, ms", rows)
 
 
 def sharing_table(shared: SharedGpu) -> Fitted:

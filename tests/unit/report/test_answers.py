@@ -37,6 +37,7 @@ ANSWERS = {
     "mig": "best",
     "best": "A100-40GB 1g.5gb",
     "pack": "2 of 2 models",
+    "share": "slow-down",
     "explain": "module",
     "diff": "of before",
     "what_if": "as asked",
@@ -52,6 +53,7 @@ ANSWERS = {
 SCHEMAS = {
     **{"predict": "predict", "train": "predict", "compare": "compare", "sweep": "sweep"},
     **{"power": "power-sweep", "choose": "choose", "mig": "choose", "pack": "mig-plan"},
+    "share": "share",
     **{"explain": "explain", "diff": "diff", "what_if": "what-if", "parallel": "parallel"},
     **{"cost": "cost", "fits": "memory_fit", "request": "request", "explore": "explore"},
     **{"llm": "llm", "check": "check"},
@@ -122,6 +124,7 @@ def answers(folder):
         "mig": smallest,
         "best": smallest.best,
         "pack": pack([net, net], **given),
+        "share": dippm.share([net, net], **given),
         "explain": dippm.explain(net, **given),
         "diff": dippm.diff(net, device=("A100", "H100"), **given),
         "what_if": dippm.what_if(net, **given),

@@ -303,6 +303,7 @@ def smallest_slice(
     slo_ms: float | None = None,
     slo_at: SloAt = "upper",
     max_memory_mb: float | None = None,
+    copies: int = 1,
     **options: Unpack[SliceOptions],
 ) -> Choice:
     """Find the smallest slice of a GPU whose memory holds a model and that meets `slo_ms`.
@@ -313,6 +314,7 @@ def smallest_slice(
         slo_ms: see `dippm.choose`, as the next two.
         slo_at: what has to hold to it.
         max_memory_mb: most memory.
+        copies: processes of the model on a slice.
         **options: see `dippm.Options`; the device is a GPU with MIG.
 
     Returns:
@@ -332,4 +334,5 @@ def smallest_slice(
             "`dippm devices` lists which GPUs have slices, for instance device=A100.",
         )
     limits: Any = {"slo_ms": slo_ms, "slo_at": slo_at, "max_memory_mb": max_memory_mb}
+    limits["copies"] = copies
     return choose(source, framework, devices=gpu, slices=True, by="size", **limits, **rest)

@@ -77,7 +77,7 @@ def pipeline(
     if phase_of(conditions.get("phase") or "inference") != "inference":
         raise ConditionsError(
             "a pipeline runs forward, and a training step was asked for",
-            "Leave the phase out; `dippm predict --phase train` has a step of one model.",
+            "Leave phase=train out, or predict a step of one model.",
         )
     loaded = load(checkpoint, device=DEFAULT_DEVICE if device is None else device)
     conditions["device"] = loaded.device if device is None else device

@@ -57,10 +57,13 @@ def test_the_session_prints_what_it_says(store_file, tmp_path, monkeypatch):
     monkeypatch.setenv("DIPPM_SPOOL", str(tmp_path / "spool"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store_file}")
     words, said = SESSION.groups()
-    uuid = shlex.split(words)[1] + "0" * 26
+    shared, other = (
+        name + "0" * 24 for name in re.search(r"beside (\w{8}) and (\w{8})", said).groups()
+    )
+    assert shared.startswith(shlex.split(words)[1])
     for name, at_s, ms, tags, own in (
-        ("0_A", 100, 20.0, SHARED, uuid),
-        ("0_B", 100, 20.0, SHARED, None),
+        ("0_A", 100, 20.0, SHARED, shared),
+        ("0_B", 100, 20.0, SHARED, other),
         ("solo", 200, 10.0, SOLO, None),
     ):
         kept(tmp_path / "spool", name, at_s, ms, tags, uuid=own)

@@ -38,6 +38,7 @@ ANSWERS = {
     "best": "A100-40GB 1g.5gb",
     "pack": "2 of 2 models",
     "share": "slow-down",
+    "pipeline": "stage",
     "explain": "module",
     "diff": "of before",
     "what_if": "as asked",
@@ -53,7 +54,7 @@ ANSWERS = {
 SCHEMAS = {
     **{"predict": "predict", "train": "predict", "compare": "compare", "sweep": "sweep"},
     **{"power": "power-sweep", "choose": "choose", "mig": "choose", "pack": "mig-plan"},
-    "share": "share",
+    **{"share": "share", "pipeline": "pipeline"},
     **{"explain": "explain", "diff": "diff", "what_if": "what-if", "parallel": "parallel"},
     **{"cost": "cost", "fits": "memory_fit", "request": "request", "explore": "explore"},
     **{"llm": "llm", "check": "check"},
@@ -125,6 +126,9 @@ def answers(folder):
         "best": smallest.best,
         "pack": pack([net, net], **given),
         "share": dippm.share([net, net], **given),
+        "pipeline": dippm.pipeline(
+            dippm.Pipeline("one", (dippm.Stage("body", net, "3,32,32"),)), batch=8
+        ),
         "explain": dippm.explain(net, **given),
         "diff": dippm.diff(net, device=("A100", "H100"), **given),
         "what_if": dippm.what_if(net, **given),

@@ -575,7 +575,7 @@ def test_novelty_of_a_held_out_row_is_that_of_a_prediction_without_its_fold(
         held = by_fits["S2-10"].rows.set_index("position").loc[task.test]
         for i, known in held[["novelty", "gpu_novelty"]].iterrows():
             asked = Conditions(device=rows[i].device, batch=rows[i].batch, precision="amp")
-            found = predictor._times(graph_of(rows[i].graph), asked, asked.batch)
+            found = predictor._times(graph_of(rows[i].graph), asked)
             assert found.novelty == pytest.approx(tuple(known), abs=1e-5)
 
 

@@ -175,7 +175,9 @@ print("neighbour" in absent)
 """
 CONDITION = {
     "dippm/estimate/conditions.py": {
-        'Runtime = Literal["pytorch", "tensorrt"]\n': 'Replay = Literal["none", "graph"]\n',
+        'Runtime = Literal["pytorch", "torchscript", "onnxruntime", "tensorrt"]\n': (
+            'Replay = Literal["none", "graph"]\n'
+        ),
         "    runtime: Runtime\n": "    replay: Replay\n",
         '    runtime: Runtime = "pytorch"\n': '    replay: Replay = "none"\n',
         "    runtime = _part(lambda c: c.execution.runtime)\n": (
@@ -198,9 +200,10 @@ CONDITION = {
         ),
     },
     "dippm/estimate/models/hybrid.py": {
-        "        work = device_ms, launches, input_bytes, c.timer\n": (
-            '        work = *work[:3], c.timer if c.replay == "none" else "kernel"\n'
-        ),
+        (
+            "        work = found.device_ms, self.phase.launches(table), "
+            "_input_bytes(table, c), c.timer\n"
+        ): ('        work = *work[:3], c.timer if c.replay == "none" else "kernel"\n'),
     },
     "dippm/estimate/measure_line.py": {
         '        "runs without autograd": c.autograd,\n': (

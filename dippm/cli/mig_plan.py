@@ -18,15 +18,7 @@ def mig_plan(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL", help="Model files or names.")
     ] = None,
-    models_from: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Also the models that a file lists, each with its own input and batch, as "
-            "`dippm compare --from` takes it.",
-        ),
-    ] = None,
+    models_from: options.ModelsFrom = None,
     slo_ms: SloMs = None,
     slo_at: SloAt = "upper",
     max_memory_mb: MaxMemory = None,

@@ -183,6 +183,15 @@ Runtime = Annotated[
         "--runtime", help="pytorch, torchscript, onnxruntime, or tensorrt: an engine, a CUDA graph."
     ),
 ]
+ModelsFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Also the models that a file lists, each with its own input and batch, as "
+        "`dippm compare --from` takes it.",
+    ),
+]
 Framework = Annotated[
     str | None,
     typer.Option("--framework", "-f", help="pytorch, onnx, tensorflow, keras or paddle; inferred."),

@@ -22,15 +22,7 @@ def share(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL", help="One process each.")
     ] = None,
-    models_from: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Also the models that a file lists, each with its own input and batch, as "
-            "`dippm compare --from` takes it.",
-        ),
-    ] = None,
+    models_from: options.ModelsFrom = None,
     sharing: Annotated[
         str | None,
         typer.Option("--sharing", help="time-slicing, mps or mig; mps."),

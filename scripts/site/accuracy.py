@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import log10
 from typing import Any
 
+from dippm.estimate.pretrained import find
 from dippm.estimate.pretrained.model_card import table
 from dippm.estimate.pretrained.store import DEFAULT, CheckpointInfo, available, read_metrics
 from scripts.accuracy_table import QUESTIONS, Line, rows, shipped
@@ -200,7 +201,7 @@ def family_figure() -> Any:
     """Return the error of each family of models that was held out, with its sign."""
     import plotly.graph_objects as go
 
-    metrics = read_metrics(next(info for info in available() if info.name == DEFAULT).path)
+    metrics = read_metrics(find(DEFAULT).path)
     title = next(key for key in metrics if key.startswith("latency by family held out"))
     rows = sorted(metrics[title], key=lambda row: row["median_ape"])
     figure = go.Figure()

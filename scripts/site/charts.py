@@ -180,7 +180,7 @@ def _memory() -> Any:
     found = {name: dippm.predict(vgg16_pt(), **SHAPE, **use) for name, use in uses.items()}
     figure = go.Figure()
     for key, (part, colour) in PARTS.items():
-        sizes = [p.to_dict()["memory_parts"][key] for p in found.values()]
+        sizes = [getattr(p.memory_parts, key) for p in found.values()]
         figure.add_bar(
             y=list(found), x=sizes, name=part, orientation="h", marker_color=colour,
             hovertemplate="%{x:,.0f} MB<extra>" + part + "</extra>",

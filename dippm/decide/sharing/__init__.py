@@ -2,6 +2,6 @@
 
 from dippm.decide.sharing.answer import SharedGpu, SharedProcess
 from dippm.decide.sharing.copies import beside_copies
-from dippm.decide.sharing.seats import share
+from dippm.decide.sharing.processes import share
 
 __all__ = ["SharedGpu", "SharedProcess", "beside_copies", "share"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dippm.decide.sharing.load import load_of
-from dippm.decide.sharing.seats import Seat, answer_of, beside_of
+from dippm.decide.sharing.processes import PlacedProcess, answer_of, beside_of
 from dippm.devices import smallest_profile, taken_fraction
 from dippm.estimate.models.neighbour_law import fitted
 from dippm.estimate.models.targets import Interval
@@ -40,10 +40,10 @@ def beside_copies(
     if c.mig is not None:
         whole = loaded.predict_at(graph, c.replace(mig=None), name=prediction.provenance.source)
     of_board = taken_fraction(c.mig, c.device) if c.mig else 1.0
-    seat = Seat(alone, alone, "", of_board / copies, whole, load)
-    shared = answer_of(c.device, c.mig, "mps", [seat] * copies, limited=False)
+    process = PlacedProcess(alone, alone, "", of_board / copies, whole, load)
+    shared = answer_of(c.device, c.mig, "mps", [process] * copies, limited=False)
     one, law = shared.processes[0], fitted()
-    _, latency, _ = beside_of(seat, law.together([load] * copies, "mps")[0], law, bounds=False)
+    _, latency, _ = beside_of(process, law.together([load] * copies, "mps")[0], law, bounds=False)
     values: dict[str, Any] = {
         "latency_ms": one.latency_ms,
         "memory_mb": _times(prediction.memory_mb, copies),

@@ -29,7 +29,7 @@ def answer_predict(server: Flask, predicting: Predicting) -> None:
         predicting: asks the service.
     """
     door = Blueprint("predict", __name__, url_prefix="/predict")
-    told: dict[str, str] = {}
+    documents: dict[str, str] = {}
 
     @door.errorhandler(DippmError)
     def refuse(error: DippmError) -> tuple[Response, int]:
@@ -41,12 +41,12 @@ def answer_predict(server: Flask, predicting: Predicting) -> None:
 
     @door.get("/options")
     def options() -> Response:
-        if "options" not in told:
+        if "options" not in documents:
             document = options_document(predicting.settings)
             document["devices"] = [_device(one) for one in json.loads(devices_text())["devices"]]
-            told["options"] = json.dumps(document)
+            documents["options"] = json.dumps(document)
         _ = predicting.service  # processes start while the visitor still chooses
-        return Response(told["options"], mimetype="application/json")
+        return Response(documents["options"], mimetype="application/json")
 
     @door.post("/uploads")
     def begin() -> Response:

@@ -49,8 +49,8 @@ SWITCHING = "what it costs to switch between processes was not measured and is n
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A process at its place.
+class PlacedProcess:
+    """A process at its place on the GPU.
 
     Attributes:
         alone: by itself on the place that is shared.
@@ -120,13 +120,13 @@ def share(
             "one slice for all and a slice for each were asked for", "Leave out mig, or slices."
         )
     limits = _limits(gpu, place, percentages, own, len(cases))
-    seats: list[Seat] = []
+    placed: list[PlacedProcess] = []
     asked = list(zip(cases, batches, limits, strict=True))
     for number, one in enumerate(asked):
-        again = next((seats[i] for i in range(number) if asked[i] == one), None)
+        again = next((placed[i] for i in range(number) if asked[i] == one), None)
         with stage(f"{number + 1} of {len(cases)}: {name_of(one[0].model)}"):
-            seats.append(again or _seat(*one, framework, given, own=own is not None))
-    return answer_of(gpu, place, way, seats, limited=percentages is not None)
+            placed.append(again or _place_process(*one, framework, given, own=own is not None))
+    return answer_of(gpu, place, way, placed, limited=percentages is not None)
 
 
 def _batches(batch: int | Sequence[int] | None, cases: Sequence[Candidate]) -> list[int]:
@@ -171,7 +171,7 @@ def _limits(
     return [(part_of(gpu, place, one), of_board * one / 100) for one in percentages]
 
 
-def _seat(
+def _place_process(
     case: Candidate,
     batch: int,
     limit: tuple[MigProfile | None, float],
@@ -179,7 +179,7 @@ def _seat(
     given: dict[str, Any],
     *,
     own: bool,
-) -> Seat:
+) -> PlacedProcess:
     sizes = {} if case.input is None else {"input": case.input}
     asked: Any = {**given, **sizes, "batch": batch}
     alone = predict(case.model, case.framework or framework, **asked)
@@ -194,11 +194,18 @@ def _seat(
     part, of_board = limit
     limited = alone if part is None else at(part)
     load_ = None if own else load_of(loaded, graph, c, limited)
-    return Seat(alone, limited, "" if part is None else part.name, of_board, at(None), load_)
+    return PlacedProcess(
+        alone, limited, "" if part is None else part.name, of_board, at(None), load_
+    )
 
 
 def answer_of(
-    gpu: Device, place: MigProfile | None, way: Way, seats: Sequence[Seat], *, limited: bool
+    gpu: Device,
+    place: MigProfile | None,
+    way: Way,
+    placed: Sequence[PlacedProcess],
+    *,
+    limited: bool,
 ) -> SharedGpu:
     """Return what processes cost at their places.
 
@@ -206,38 +213,38 @@ def answer_of(
         gpu: the GPU.
         place: the slice that all of them share; None for the GPU.
         way: how they share it.
-        seats: of the processes.
+        placed: the processes at their places.
         limited: whether percentages of threads limit them.
     """
     law = fitted()
-    why = _why_bounds(gpu, way, seats, law, limited=limited)
-    absent, idle_w = _idle(gpu, seats)
+    why = _why_bounds(gpu, way, placed, law, limited=limited)
+    absent, idle_w = _idle(gpu, placed)
     if way == "mig":
-        times = [_by_itself(seat) for seat in seats]
+        times = [_by_itself(process) for process in placed]
     else:
-        loads = [seat.load for seat in seats if seat.load is not None]
+        loads = [process.load for process in placed if process.load is not None]
         found = law.together(loads, way)
         times = [
-            beside_of(seat, one, law, bounds=bool(why))
-            for seat, one in zip(seats, found, strict=True)
+            beside_of(process, one, law, bounds=bool(why))
+            for process, one in zip(placed, found, strict=True)
         ]
     processes = []
-    for seat, (value, latency, slowdowns) in zip(seats, times, strict=True):
-        alone_ms = seat.alone.latency_ms
+    for process, (value, latency, slowdowns) in zip(placed, times, strict=True):
+        alone_ms = process.alone.latency_ms
         assert alone_ms is not None
         processes.append(
             SharedProcess(
-                seat.alone.provenance.source,
-                seat.alone.conditions.batch,
-                seat.part,
-                seat.share,
-                seat.alone,
+                process.alone.provenance.source,
+                process.alone.conditions.batch,
+                process.part,
+                process.share,
+                process.alone,
                 value,
                 latency,
                 value / alone_ms,
                 slowdowns,
-                seat.alone.memory_bound_mb,
-                *_energy(seat, value, idle_w),
+                process.alone.memory_bound_mb,
+                *_energy(process, value, idle_w),
             )
         )
     power_w = None
@@ -247,26 +254,26 @@ def answer_of(
         gpu,
         place,
         way,
-        _words(seats[0].alone),
+        _words(placed[0].alone),
         tuple(processes),
         measured=not why,
         why_bounds=why,
-        misfits=tuple(_misfits(gpu, place, way, seats)),
+        misfits=tuple(_misfits(gpu, place, way, placed)),
         idle_w=idle_w,
         power_w=power_w,
         absent=absent,
-        warnings=tuple(dict.fromkeys(_warnings(gpu, way, seats, law, power_w, why))),
+        warnings=tuple(dict.fromkeys(_warnings(gpu, way, placed, law, power_w, why))),
     )
 
 
 def _why_bounds(
-    gpu: Device, way: Way, seats: Sequence[Seat], law: NeighbourLaw, *, limited: bool
+    gpu: Device, way: Way, placed: Sequence[PlacedProcess], law: NeighbourLaw, *, limited: bool
 ) -> str:
     """Return why a set is no such as were measured; "" if it is, or if nothing is shared."""
-    first = seats[0].alone
-    alike = all(seat.load == seats[0].load for seat in seats)
+    first = placed[0].alone
+    alike = all(process.load == placed[0].load for process in placed)
     c = first.conditions
-    if way == "mig" or len(seats) == 1:
+    if way == "mig" or len(placed) == 1:
         return ""
     if way == "time-slicing":
         return "no processes in time slices were measured"
@@ -278,34 +285,34 @@ def _why_bounds(
         return "only eager inference was measured beside neighbours"
     if c.precision not in MEASURED_PRECISIONS:
         return f"only {' and '.join(MEASURED_PRECISIONS)} were measured beside neighbours"
-    if len(seats) > law.most_processes:
+    if len(placed) > law.most_processes:
         return f"no more than {law.most_processes} processes were measured"
     if gpu.measured_name.partition("-")[0] != law.device.partition("-")[0]:
         return f"neighbours were measured on {law.device} alone"
     return ""
 
 
-def _by_itself(seat: Seat) -> tuple[float, Interval, Interval]:
+def _by_itself(process: PlacedProcess) -> tuple[float, Interval, Interval]:
     """Return latency with its interval, and the slow-down, on a slice of its own."""
-    alone_ms, latency_ms = seat.alone.latency_ms, seat.limited.latency_ms
+    alone_ms, latency_ms = process.alone.latency_ms, process.limited.latency_ms
     if alone_ms is None or latency_ms is None:
-        reason = seat.limited.absent.get("latency_ms", "not predicted")
+        reason = process.limited.absent.get("latency_ms", "not predicted")
         raise ConditionsError(
-            f"the latency of {seat.alone.provenance.source} is not known: {reason}",
+            f"the latency of {process.alone.provenance.source} is not known: {reason}",
             "Ask with another checkpoint; `dippm models` lists them.",
         )
     ratio = latency_ms / alone_ms
-    return latency_ms, seat.limited.intervals["latency_ms"], Interval(ratio, ratio, 0.0)
+    return latency_ms, process.limited.intervals["latency_ms"], Interval(ratio, ratio, 0.0)
 
 
 def beside_of(
-    seat: Seat, found: Together, law: NeighbourLaw, *, bounds: bool
+    process: PlacedProcess, found: Together, law: NeighbourLaw, *, bounds: bool
 ) -> tuple[float, Interval, Interval]:
     """Return latency and slow-down beside neighbours, each with its interval or bounds."""
-    alone_ms, limited_ms = seat.alone.latency_ms, seat.limited.latency_ms
+    alone_ms, limited_ms = process.alone.latency_ms, process.limited.latency_ms
     assert alone_ms is not None
     assert limited_ms is not None
-    own = seat.limited.intervals["latency_ms"]
+    own = process.limited.intervals["latency_ms"]
     half = log(own.high / limited_ms)
     least, most = found.least / alone_ms, found.most / alone_ms
     if bounds:
@@ -319,41 +326,41 @@ def beside_of(
     return found.value, between, slower
 
 
-def _idle(gpu: Device, seats: Sequence[Seat]) -> tuple[dict[str, str], float | None]:
+def _idle(gpu: Device, placed: Sequence[PlacedProcess]) -> tuple[dict[str, str], float | None]:
     """Return the idle power of the board, or why energies cannot be had."""
-    reason = next((s.whole.absent["energy_j"] for s in seats if s.whole.energy_j is None), None)
+    reason = next((s.whole.absent["energy_j"] for s in placed if s.whole.energy_j is None), None)
     if reason is not None:
         return dict.fromkeys(("energy_j", "power_w"), reason), None
     return {}, idle_power_w(gpu)
 
 
 def _energy(
-    seat: Seat, latency_ms: float, idle_w: float | None
+    process: PlacedProcess, latency_ms: float, idle_w: float | None
 ) -> tuple[float | None, float | None]:
     """Return the energy of a pass above idle, and the part of idling that is counted with it."""
-    energy_j, alone_ms = seat.whole.energy_j, seat.whole.latency_ms
+    energy_j, alone_ms = process.whole.energy_j, process.whole.latency_ms
     if idle_w is None or energy_j is None or alone_ms is None:
         return None, None
     active_j = max(0.0, energy_j - idle_w * alone_ms / 1e3)
-    return active_j, idle_w * seat.share * latency_ms / 1e3
+    return active_j, idle_w * process.share * latency_ms / 1e3
 
 
 def _misfits(
-    gpu: Device, place: MigProfile | None, way: Way, seats: Sequence[Seat]
+    gpu: Device, place: MigProfile | None, way: Way, placed: Sequence[PlacedProcess]
 ) -> Iterator[str]:
     """Yield why the memory does not hold the set at 99 %."""
-    for seat in seats:
-        if seat.alone.memory_bound_mb is None:
-            why = seat.alone.absent.get("fits", "not predicted")
-            yield f"whether {seat.alone.provenance.source} fits is not known: {why}"
+    for process in placed:
+        if process.alone.memory_bound_mb is None:
+            why = process.alone.absent.get("fits", "not predicted")
+            yield f"whether {process.alone.provenance.source} fits is not known: {why}"
         elif way == "mig":
-            capacity_mb = seat.limited.capacity_mb
-            if seat.alone.memory_bound_mb > capacity_mb:
-                needs = f"needs up to {show(seat.alone.memory_bound_mb)} MB at 99 %"
-                name = seat.alone.provenance.source
-                yield f"{name} {needs}, {seat.part} has {capacity_mb:,}"
+            capacity_mb = process.limited.capacity_mb
+            if process.alone.memory_bound_mb > capacity_mb:
+                needs = f"needs up to {show(process.alone.memory_bound_mb)} MB at 99 %"
+                name = process.alone.provenance.source
+                yield f"{name} {needs}, {process.part} has {capacity_mb:,}"
     if way != "mig":
-        needs_mb = sum(seat.alone.memory_bound_mb or 0.0 for seat in seats)
+        needs_mb = sum(process.alone.memory_bound_mb or 0.0 for process in placed)
         capacity_mb = place.memory_mb if place else gpu.memory_mb
         if needs_mb > capacity_mb:
             yield (
@@ -365,14 +372,14 @@ def _misfits(
 def _warnings(
     gpu: Device,
     way: Way,
-    seats: Sequence[Seat],
+    placed: Sequence[PlacedProcess],
     law: NeighbourLaw,
     power_w: float | None,
     why_bounds: str,
 ) -> Iterator[str]:
     if why_bounds:
         yield f"{why_bounds}: the range is bounds, not an interval that was tested"
-    if way == "time-slicing" and len(seats) > 1:
+    if way == "time-slicing" and len(placed) > 1:
         yield SWITCHING
     if way == "mig":
         yield SLICES_ARE_APART
@@ -382,8 +389,8 @@ def _warnings(
             f"together they would draw {show(power_w)} W, and {gpu.name} is limited to "
             f"{limit_w:,} W: it will slow all of them down, which is not in the latencies"
         )
-    for seat in seats:
-        yield from (w for w in seat.alone.warnings if "run out of memory" not in w)
+    for process in placed:
+        yield from (w for w in process.alone.warnings if "run out of memory" not in w)
 
 
 def _words(alone: Prediction) -> str:

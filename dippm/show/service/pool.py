@@ -131,6 +131,7 @@ class AnswerPool:
         workers: int,
         memory_limit_mb: int,
         metrics: Metrics,
+        keep: Callable[[str, str], None],
         ended: Callable[[Job], None],
     ) -> None:
         """Start the threads; their processes start at once, too.
@@ -141,10 +142,12 @@ class AnswerPool:
             workers: how many.
             memory_limit_mb: of a conversion.
             metrics: that count what happens.
+            keep: called with a job's key and its answer, before anybody hears that it ended: whoever
+                then asks again finds the answer.
             ended: called with each job that has ended.
         """
         self._queue, self._folder, self._memory_limit_mb = queue, folder, memory_limit_mb
-        self._metrics, self._ended = metrics, ended
+        self._metrics, self._keep, self._ended = metrics, keep, ended
         self._closing = threading.Event()
         self.running: dict[int, Job] = {}
         self._threads = [
@@ -253,6 +256,8 @@ class AnswerPool:
         self._end(job, None, lost)
 
     def _end(self, job: Job, text: str | None, error: DippmError | None) -> None:
+        if text is not None:
+            self._keep(job.key, text)
         if job.finish(text, error):
             self._metrics.count("dippm_jobs_total", question=job.kind, state=job.state)
             self._ended(job)

@@ -106,6 +106,7 @@ class Service:
             workers=settings.workers,
             memory_limit_mb=settings.memory_limit_mb,
             metrics=self.metrics,
+            keep=self._results.keep,
             ended=self._end,
         )
         self.metrics.look("dippm_queue_jobs", lambda: len(self._queue))
@@ -292,9 +293,8 @@ class Service:
         return job
 
     def _end(self, job: Job) -> None:
-        """Take the answer of a job, and let go of what it needed."""
+        """Note how long a job took, and let go of what it needed."""
         if job.text is not None:
-            self._results.keep(job.key, job.text)
             worked_s = (job.ended_s or 0.0) - (job.started_s or 0.0)
             self._mean_s += 0.1 * (worked_s - self._mean_s)
         with self._lock:

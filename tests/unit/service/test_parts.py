@@ -24,6 +24,7 @@ from dippm.show.service.errors import (
 )
 from dippm.show.service.jobs import MOST_STAGES, FairQueue, Job
 from dippm.show.service.metrics import Metrics
+from dippm.show.service.pool import AnswerPool
 from dippm.show.service.questions import Predict
 from dippm.show.service.service import Results
 from dippm.show.service.uploads import Uploads
@@ -92,6 +93,21 @@ def test_a_job_ends_once():
     other = job("a")
     other.finish(None, JobCancelledError("x"))
     assert other.state == "cancelled"
+
+
+def test_an_answer_is_kept_before_anybody_hears_that_it_is_there(tmp_path):
+    job, seen = Job("predict", "key", "client", {}), []
+    pool = AnswerPool(
+        FairQueue(1, 1),
+        tmp_path,
+        workers=0,
+        memory_limit_mb=1,
+        metrics=Metrics(),
+        keep=lambda key, text: seen.append((key, text, job.ended)),
+        ended=lambda job: seen.append(job.ended),
+    )
+    pool._end(job, "{}", None)
+    assert seen == [("key", "{}", False), True]
 
 
 def test_a_talkative_job_keeps_its_first_and_last_stages():

@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from dataset.join.graph_store import GraphStore
 from dataset.measured.sources import read
 from dippm.devices import find
-from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.models.memory import MemoryGpu, MemoryModel
 from dippm.estimate.models.step_memory import StepMemoryModel
 from dippm.estimate.models.training_memory import StepUsage, TrainingFootprint
 from training.hybrid.fit.memory import (
@@ -148,7 +148,7 @@ def _fit(samples: Sequence[StepMemorySample], context: MemoryModel) -> StepMemor
 
 
 def _errors(model: StepMemoryModel, samples: Sequence[StepMemorySample]) -> Floats:
-    predicted = [model.memory_mb(sample.usage, sample.sm_count) for sample in samples]
+    predicted = [model.memory_mb(sample.usage, MemoryGpu(sample.sm_count)) for sample in samples]
     measured = np.array([sample.memory_mb for sample in samples])
     return np.asarray(np.array(predicted) / measured - 1)
 
@@ -157,9 +157,10 @@ def _reserved_errors(model: StepMemoryModel, samples: Sequence[StepMemorySample]
     """Return the log error of the reserved part, where it is most of the memory."""
     found = []
     for sample in samples:
-        context = model.context.context_of(sample.sm_count, convolves=sample.usage.convolves)
+        gpu = MemoryGpu(sample.sm_count)
+        context = model.context.context_of(gpu, convolves=sample.usage.convolves)
         measured_mb = sample.memory_mb - context.context_mb
-        reserved_mb = model.reserved_mb(sample.usage)
+        reserved_mb = model.reserved_mb(sample.usage, gpu)
         if measured_mb > 0 and reserved_mb >= MOSTLY_RESERVED * sample.memory_mb:
             found.append(np.log(reserved_mb / measured_mb))
     return np.array(found)

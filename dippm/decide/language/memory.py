@@ -18,7 +18,7 @@ from dippm.decide.language.architecture import Attention, Decoder
 from dippm.decide.language.formats import WeightFormat
 from dippm.decide.language.setting import Software
 from dippm.estimate.conditions import Conditions
-from dippm.estimate.models.memory import MIB, PRODUCT_WORKSPACE, MemoryModel, log_sd
+from dippm.estimate.models.memory import MIB, MemoryGpu, MemoryModel, log_sd
 
 Z99 = 2.326
 """99 % of a normal distribution are below."""
@@ -123,9 +123,11 @@ def language_memory(
     if software == "eager" and decoder.layers:  # the step that appends to a layer holds it twice
         kept += kept // len(decoder.layers)
     asked = conditions.context_mb
-    context = model.context_of(conditions.device.sm_count, convolves=False, asked=asked)
+    device = conditions.device
+    gpu = MemoryGpu(device.sm_count, device.compute_capability)
+    context = model.context_of(gpu, convolves=False, asked=asked)
     activations_mb = activation_bytes(decoder, batch, prompt, software) / MIB
-    workspace_mb = PRODUCT_WORKSPACE / MIB
+    workspace_mb = gpu.workspace_mb
     return LanguageMemory(
         weights_mb=weight_bytes(decoder, weights) / MIB,
         cache_mb=kept / MIB,

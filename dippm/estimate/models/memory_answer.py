@@ -20,6 +20,7 @@ from dippm.devices import smallest_profile
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.graph_parts import GraphParts
 from dippm.estimate.models.intervals import COVERAGE, Z90, Z99
+from dippm.estimate.models.memory import MemoryGpu
 from dippm.estimate.models.phases import Memory
 from dippm.estimate.models.targets import Estimate, MemoryParts
 from dippm.model.graph.model_graph import ModelGraph
@@ -57,14 +58,14 @@ class MemoryAnswers:
     def answer(self, graph: ModelGraph, c: Conditions, *, with_parts: bool) -> MemoryAnswer:
         """Return the memory under some conditions, see the module docstring for the formulas."""
         usage = self._parts.usage(graph, c)
-        multiprocessors = _multiprocessors(c)
-        asked = usage, multiprocessors, c.context_mb
+        gpu = _gpu(c)
+        asked = usage, gpu, c.context_mb
         estimate = Estimate.around(
             self._memory.memory_mb(*asked), Z90 * self._memory.log_sd(*asked), COVERAGE
         )
         parts = None
         if with_parts:
-            parts = self._memory.parts(usage, graph, multiprocessors, c.context_mb)
+            parts = self._memory.parts(usage, graph, gpu, c.context_mb)
         return MemoryAnswer(estimate, self._bound_of(usage, c), parts)
 
     def bound_mb(self, graph: ModelGraph, c: Conditions) -> float:
@@ -85,14 +86,14 @@ class MemoryAnswers:
             parts: of it.
         """
         wide = self._parts.usage(graph, c.replace(precision="fp32"))
-        wide_mb = self._memory.memory_mb(wide, _multiprocessors(c), c.context_mb)
+        wide_mb = self._memory.memory_mb(wide, _gpu(c), c.context_mb)
         value = min(half.value, max(half.value - (wide_mb - half.value) / 2, half.value / 2))
         low = half.interval.low * value / half.value
         found = replace(half, value=value, interval=replace(half.interval, low=low))
         return found, parts and _narrowed(parts, half.value - value)
 
     def _bound_of(self, usage: Any, c: Conditions) -> float:
-        asked = usage, c.device.sm_count, c.context_mb
+        asked = usage, _gpu(c, whole=True), c.context_mb
         return self._memory.memory_mb(*asked) * exp(Z99 * self._memory.log_sd(*asked))
 
     def warnings(self, graph: ModelGraph, c: Conditions, answer: MemoryAnswer) -> Iterator[str]:
@@ -141,8 +142,10 @@ def _place(bound_mb: float, c: Conditions) -> str | None:
     return str(smallest or c.mig or c.device.name)
 
 
-def _multiprocessors(c: Conditions) -> int | None:
-    return c.mig.sm_count if c.mig else c.device.sm_count
+def _gpu(c: Conditions, *, whole: bool = False) -> MemoryGpu:
+    """Return what memory depends on of the slice that is asked for, or of the whole GPU."""
+    sm_count = c.mig.sm_count if c.mig and not whole else c.device.sm_count
+    return MemoryGpu(sm_count, c.device.compute_capability)
 
 
 def _narrowed(parts: MemoryParts, saved_mb: float) -> MemoryParts:

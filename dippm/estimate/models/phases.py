@@ -16,7 +16,7 @@ from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
 from dippm.estimate.models.kernel_law import KernelLaw, Law
 from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.estimate.models.law_kernels import LawKernels
-from dippm.estimate.models.memory import AskedContext, MemoryFootprint, MemoryModel
+from dippm.estimate.models.memory import AskedContext, MemoryFootprint, MemoryGpu, MemoryModel
 from dippm.estimate.models.predictor import phases_of
 from dippm.estimate.models.step_law import StepLaw
 from dippm.estimate.models.step_memory import StepMemoryModel
@@ -37,14 +37,14 @@ AUTOGRAD_TIME = (
 class Memory(Protocol):
     """What says how much memory is taken; `usage` is what the footprint of the phase returns."""
 
-    def memory_mb(self, usage: Any, sm_count: int | None, asked: AskedContext = None) -> float:
+    def memory_mb(self, usage: Any, gpu: MemoryGpu, asked: AskedContext = None) -> float:
         """Return the device memory that `nvidia-smi` shows."""
 
-    def log_sd(self, usage: Any, sm_count: int | None, asked: AskedContext = None) -> float:
+    def log_sd(self, usage: Any, gpu: MemoryGpu, asked: AskedContext = None) -> float:
         """Return the standard deviation of its log error."""
 
     def parts(
-        self, usage: Any, graph: ModelGraph, sm_count: int | None, asked: AskedContext = None
+        self, usage: Any, graph: ModelGraph, gpu: MemoryGpu, asked: AskedContext = None
     ) -> MemoryParts:
         """Return what it is the sum of."""
 

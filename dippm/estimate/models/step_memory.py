@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from dippm.estimate.models.memory import (
     MIB,
-    PRODUCT_WORKSPACE,
     AskedContext,
     Context,
+    MemoryGpu,
     MemoryModel,
     log_sd,
 )
@@ -41,44 +41,42 @@ class StepMemoryModel:
     spread: float
     log_error: float
 
-    def memory_mb(
-        self, usage: StepUsage, sm_count: int | None, asked: AskedContext = None
-    ) -> float:
+    def memory_mb(self, usage: StepUsage, gpu: MemoryGpu, asked: AskedContext = None) -> float:
         """Return the device memory that `nvidia-smi` shows.
 
         Args:
             usage: of a step at a batch.
-            sm_count: multiprocessors of the GPU or slice, None if nobody says.
+            gpu: that it runs on, or a slice of it.
             asked: context that the user states.
         """
-        return self._context(usage, sm_count, asked).context_mb + self.reserved_mb(usage)
+        return self._context(usage, gpu, asked).context_mb + self.reserved_mb(usage, gpu)
 
-    def log_sd(self, usage: StepUsage, sm_count: int | None, asked: AskedContext = None) -> float:
+    def log_sd(self, usage: StepUsage, gpu: MemoryGpu, asked: AskedContext = None) -> float:
         """Return the standard deviation of the log error of `memory_mb`, same arguments."""
-        context = self._context(usage, sm_count, asked)
-        return log_sd(self.reserved_mb(usage), context, self.log_error)
+        context = self._context(usage, gpu, asked)
+        return log_sd(self.reserved_mb(usage, gpu), context, self.log_error)
 
-    def _context(self, usage: StepUsage, sm_count: int | None, asked: AskedContext) -> Context:
-        return self.context.context_of(sm_count, convolves=usage.convolves, asked=asked)
+    def _context(self, usage: StepUsage, gpu: MemoryGpu, asked: AskedContext) -> Context:
+        return self.context.context_of(gpu, convolves=usage.convolves, asked=asked)
 
-    def reserved_mb(self, usage: StepUsage) -> float:
+    def reserved_mb(self, usage: StepUsage, gpu: MemoryGpu) -> float:
         """Return what PyTorch's allocator reserves."""
         memory = usage.memory
-        workspace = PRODUCT_WORKSPACE if usage.multiplies else 0
+        workspace_mb = gpu.workspace_mb if usage.multiplies else 0.0
         passing = max(self.spread * memory.saved_bytes, memory.fresh_bytes)
-        return (memory.kept_bytes + workspace + passing) / MIB
+        return workspace_mb + (memory.kept_bytes + passing) / MIB
 
     def parts(
         self,
         usage: StepUsage,
         graph: ModelGraph,
-        sm_count: int | None,
+        gpu: MemoryGpu,
         asked: AskedContext = None,
     ) -> MemoryParts:
         """Return what `memory_mb` is the sum of; it is most where the forward pass ends."""
         memory = usage.memory
-        rest = self.reserved_mb(usage) - memory.total_bytes / MIB
-        context = self._context(usage, sm_count, asked)
+        rest = self.reserved_mb(usage, gpu) - memory.total_bytes / MIB
+        context = self._context(usage, gpu, asked)
         return MemoryParts(
             weights_mb=memory.weight_bytes / MIB,
             activations_mb=memory.saved_bytes / MIB,

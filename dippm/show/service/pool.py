@@ -142,8 +142,7 @@ class AnswerPool:
             workers: how many.
             memory_limit_mb: of a conversion.
             metrics: that count what happens.
-            keep: called with a job's key and its answer, before anybody hears that it ended: whoever
-                then asks again finds the answer.
+            keep: called with the key of a job and its answer, before anybody hears of its end.
             ended: called with each job that has ended.
         """
         self._queue, self._folder, self._memory_limit_mb = queue, folder, memory_limit_mb

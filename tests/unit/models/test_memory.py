@@ -13,7 +13,7 @@ from dippm.devices import find
 from dippm.errors import CheckpointError, ConditionsError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.hybrid import Z90, Z99, Hybrid
-from dippm.estimate.models.memory import GIVEN_LOG_ERROR, MIB, MemoryModel, reserved_mb
+from dippm.estimate.models.memory import GIVEN_LOG_ERROR, MIB, MemoryGpu, MemoryModel, reserved_mb
 from dippm.estimate.models.phases import AUTOGRAD_TIME
 from dippm.estimate.models.training_memory import AutogradFootprint
 from dippm.estimate.place import MAX_CONTEXT_MB, SOFTWARE_CLASSES, context_of
@@ -94,6 +94,36 @@ def test_the_reserved_part_is_that_of_the_model_and_of_no_software() -> None:
             for asked in (None, "lazy", 2141)
         ]
         assert len({round(part.reserved_mb, 6) for part in parts if part is not None}) == 1
+
+
+def test_a_gpu_that_no_older_software_drives_has_the_context_of_the_newest() -> None:
+    model, graph = hybrid(NEW), recorded(CNN)
+    for gpu in ("RTX-4090", "L4", "H100", "H200", "RTX-5090", "B200"):
+        parts = model.predict(graph, conditions(4, device=gpu)).memory_parts
+        assert parts is not None
+        assert (parts.context_software, parts.context_assumed) == ("lazy", True)
+        assert parts.context_sd_mb == pytest.approx(120.0)
+        older = model.predict(graph, conditions(4, device=gpu, context_mb="cuda-11")).memory_parts
+        assert older is not None
+        assert (older.context_software, older.context_assumed) == ("cuda-11", False)
+    for gpu in ("A100-40GB", "RTX-3090", "T4", "V100-16GB"):
+        parts = model.predict(graph, conditions(4, device=gpu)).memory_parts
+        assert parts is not None
+        assert parts.context_software == "cuda-11"
+
+
+def test_products_have_a_larger_workspace_on_hopper_and_blackwell_of_data_centres() -> None:
+    model, graph = hybrid(NEW), recorded(CNN)
+    reserved = {}
+    for gpu in ("A100-40GB", "RTX-4090", "RTX-5090", "H100", "H200", "B200"):
+        parts = model.predict(graph, conditions(4, device=gpu)).memory_parts
+        assert parts is not None
+        reserved[gpu] = parts.reserved_mb
+    plain, large = 8_519_680 / MIB, 32.0
+    for gpu in ("RTX-4090", "RTX-5090"):
+        assert reserved[gpu] == pytest.approx(reserved["A100-40GB"])
+    for gpu in ("H100", "H200", "B200"):
+        assert reserved[gpu] - reserved["A100-40GB"] == pytest.approx(large - plain)
 
 
 def test_what_is_not_known_of_the_context_is_in_interval_and_bound() -> None:
@@ -202,8 +232,8 @@ def test_autograd_needs_no_less_at_any_batch(precision: Any) -> None:
             forward, kept = footprint.inference.usage(batch), footprint.usage(batch)
             assert kept.reserved_bytes >= forward.reserved_bytes
             assert kept.weight_bytes == forward.weight_bytes
-            assert reserved_mb(kept) >= before
-            before = reserved_mb(kept)
+            assert reserved_mb(kept, MemoryGpu()) >= before
+            before = reserved_mb(kept, MemoryGpu())
         assert kept.reserved_bytes > 2 * forward.reserved_bytes
         assert kept.kept_bytes == kept.reserved_bytes - forward.reserved_bytes
 
@@ -295,9 +325,9 @@ def test_autograd_of_anything_but_an_eager_forward_pass_is_refused(asked: dict[s
 def test_memory_of_weights_alone_has_no_negative_part() -> None:
     usage = AutogradFootprint.of(perceptron()).usage(1)
     model = MemoryModel.from_config(NEW)
-    parts = model.parts(usage, perceptron(), None, 0)
+    parts = model.parts(usage, perceptron(), MemoryGpu(), 0)
     assert parts.context_mb == 0.0
     assert parts.workspace_mb >= 0.0
-    assert model.log_sd(usage, None, 0) > 0.0
-    assert parts.reserved_mb == pytest.approx(reserved_mb(usage))
+    assert model.log_sd(usage, MemoryGpu(), 0) > 0.0
+    assert parts.reserved_mb == pytest.approx(reserved_mb(usage, MemoryGpu()))
     assert parts.weights_mb == pytest.approx(3 * 4096 * 4096 * 4 / MIB)

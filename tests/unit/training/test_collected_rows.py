@@ -299,7 +299,7 @@ def test_the_fit_recovers_the_context(found, store) -> None:
     assert len(samples) == 72
     law = memory.fit_model(samples)
     for sample in samples:
-        whole = law.memory_mb(sample.usage, sample.sm_count)
+        whole = law.memory_mb(sample.usage, sample.gpu)
         assert whole == pytest.approx(sample.memory_mb, rel=0.01)
 
 

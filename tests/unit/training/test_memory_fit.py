@@ -12,7 +12,7 @@ from dataset.join.graph_store import GraphStore
 from dataset.join.shipped_graphs import unpack
 from dippm.devices import seed_profile
 from dippm.estimate.models.footprint import MemoryFootprint
-from dippm.estimate.models.memory import MIB, MemoryModel, reserved_mb
+from dippm.estimate.models.memory import MIB, MemoryGpu, MemoryModel, reserved_mb
 from tests.unit.models.test_footprint import recorded
 from training.hybrid.fit import memory
 from training.hybrid.rows.context_samples import (
@@ -79,7 +79,9 @@ def rows_of(
             for source, base in bases.items():
                 for sm_count in (14, 42, 98):
                     context = base + PER_SM * sm_count + CONVOLUTION * usage.convolves
-                    reserved = reserved_mb(usage) * float(np.exp(noise * draw.normal()))
+                    reserved = reserved_mb(usage, MemoryGpu()) * float(
+                        np.exp(noise * draw.normal())
+                    )
                     yield MemorySample(
                         spec, source, "whole", sm_count, batch, usage, context + reserved
                     )
@@ -166,7 +168,7 @@ def test_tables_are_read_in_mib(data: Path, graphs: GraphStore) -> None:
         *(("swin_base_patch4", 16), ("convnext_base", 128)),
     }
     assert all(row.usage.kept_bytes > 0 for row in seeds)
-    contexts = [row.memory_mb - reserved_mb(row.usage) for row in seeds]
+    contexts = [row.memory_mb - reserved_mb(row.usage, row.gpu) for row in seeds]
     assert max(contexts) - min(contexts) < 150  # one installation, 3 models, 2.9 to 31 GB
 
 

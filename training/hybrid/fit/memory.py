@@ -30,7 +30,7 @@ from scipy.optimize import least_squares
 from dataset.join.graph_store import GraphStore
 from dataset.measured.location import DataNotFoundError
 from dippm.estimate.conditions import SOFTWARE_CLASSES
-from dippm.estimate.models.memory import AskedContext, MemoryModel, reserved_mb
+from dippm.estimate.models.memory import AskedContext, MemoryGpu, MemoryModel, reserved_mb
 from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.collected_memory import collected_memory
 from training.hybrid.rows.collected_rows import CollectedSet
@@ -88,7 +88,7 @@ def fit_contexts(rows: Sequence[MemorySample]) -> ContextFit:
     names = sorted({row.source for row in rows})
     place = np.array([names.index(row.source) for row in rows])
     labels = np.log([row.memory_mb for row in rows])
-    reserved = np.array([reserved_mb(row.usage) for row in rows])
+    reserved = np.array([reserved_mb(row.usage, row.gpu) for row in rows])
     multiprocessors = np.array([row.sm_count for row in rows])
     convolves = np.array([row.usage.convolves for row in rows])
     weights = _weights(rows)
@@ -151,7 +151,7 @@ def fit_model(rows: Sequence[MemorySample], contexts: Sequence[ContextSample] = 
 
 def reserved_error(rows: Sequence[MemorySample], fitted: ContextFit) -> float:
     """Return the log standard deviation of the reserved part, where it is most of the memory."""
-    reserved = np.array([reserved_mb(row.usage) for row in rows])
+    reserved = np.array([reserved_mb(row.usage, row.gpu) for row in rows])
     measured = np.array([row.memory_mb - fitted.context_mb(row) for row in rows])
     labels = np.array([row.memory_mb for row in rows])
     forward = np.array([row.usage.kept_bytes == 0 for row in rows])
@@ -199,7 +199,8 @@ def evaluate(
         for row in mine:
             asked = None
             if row.source in known:  # other models of the same installation were measured
-                shared = model.context_of(row.sm_count, convolves=row.usage.convolves).context_mb
+                plain = MemoryGpu(row.sm_count)  # of the default class
+                shared = model.context_of(plain, convolves=row.usage.convolves).context_mb
                 asked = shared - model.context_mb + known[row.source]
             answer = _Answer.of(model, row, asked)
             everything.append(answer)
@@ -234,7 +235,7 @@ class _Answer:
 
     @classmethod
     def of(cls, model: MemoryModel, row: MemorySample, asked: AskedContext) -> _Answer:
-        told = row.usage, row.sm_count, asked
+        told = row.usage, row.gpu, asked
         ratio = model.memory_mb(*told) / row.memory_mb
         return cls(row, float(np.log(ratio)), model.log_sd(*told))
 

@@ -19,7 +19,7 @@ from dataset.join.graph_store import GraphStore
 from dataset.measured.location import DataNotFoundError, table_path
 from dippm.devices import find
 from dippm.estimate.conditions import SoftwareClass
-from dippm.estimate.models.memory import MIB, MemoryFootprint, Usage
+from dippm.estimate.models.memory import MIB, MemoryFootprint, MemoryGpu, Usage
 from dippm.estimate.models.training_memory import AutogradFootprint
 
 DEVICE = "A100-80GB"
@@ -89,6 +89,11 @@ class MemorySample:
     def held_out(self) -> str:
         """What is left out together."""
         return self.part or self.model
+
+    @property
+    def gpu(self) -> MemoryGpu:
+        """The slice or GPU as the memory sees it."""
+        return MemoryGpu(self.sm_count, find(self.device).compute_capability)
 
 
 class _Usages:

@@ -1,0 +1,157 @@
+"""What the shipped checkpoints answer for a set of ours that did not teach them.
+
+    python -m dataset.build_collected dataset/data/DEVICE --out JOINED
+    python -m training.studies.collected_set dataset/data/DEVICE --joined JOINED [--results FILE]
+
+Each point is asked as a user asks: of `dippm.predict`, with GPU, precision, mode, layout and batch
+at the default host and context. "bound" is the share of the time in kernels of a profiled step:
+"GPU" from 85 %, "host" below 60 %, where the machine's own processor decides. A median ratio below
+one is a prediction that is too small.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import dippm
+from dippm.errors import DippmError
+from dippm.estimate.prediction import Prediction
+from dippm.measure.collected.joined import read_joined
+from dippm.measure.collected.labels import why_not_used
+from dippm.measure.collected.rows import collected
+from dippm.model.graph import build
+from dippm.model.relax.packed import unpack
+from dippm.model.relax.raw_graph import RawGraph
+
+GPU_BOUND, HOST_BOUND = 0.85, 0.6
+TARGETS = ("latency_ms", "energy_j", "memory_mb", "power_w")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Errors of one target on a part of a set.
+
+    Attributes:
+        phase: "inference" or "train".
+        target: what is predicted.
+        part: "all", or what bounds the points.
+        n: points.
+        median_ratio: median of predicted over measured.
+        median_ape: median absolute percentage error.
+        mape: mean absolute percentage error.
+        inside: share of the 90 % intervals that hold what was measured, in percent.
+        checkpoint: that answered.
+    """
+
+    phase: str
+    target: str
+    part: str
+    n: int
+    median_ratio: float
+    median_ape: float
+    mape: float
+    inside: float
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A measured point and what was predicted of it."""
+
+    row: dict[str, Any]
+    prediction: Prediction
+
+    @property
+    def bound(self) -> str:
+        """What decides how long the point takes."""
+        share = self.row["kernel_ms"] / (self.row["queued_ms"] or self.row["latency_ms"])
+        return "GPU" if share >= GPU_BOUND else "host" if share < HOST_BOUND else "both"
+
+
+def answers(folder: Path, joined: Path) -> Iterator[Answer]:
+    """Yield the answer to each usable point of a model whose graph is known."""
+    graphs = read_joined(joined).graphs
+    rows = collected(folder).rows
+    rows = rows[(rows["kind"] == "model") & rows["kernel_ms"].notna()]
+    rows = rows[[why_not_used(row) is None for row in rows.to_dict("records")]]
+    for model, part in rows.groupby("model"):
+        if str(model) not in graphs:
+            continue
+        graph = build(RawGraph.from_json(unpack(graphs[str(model)].read_bytes())))
+        for row in part.to_dict("records"):
+            asked = {name: row[name] for name in ("device", "precision", "mode", "phase")}
+            prediction = dippm.predict(
+                graph, batch=int(row["batch"]), channels_last=bool(row["channels_last"]), **asked
+            )
+            yield Answer({str(name): value for name, value in row.items()}, prediction)
+
+
+def lines(found: Sequence[Answer]) -> Iterator[Line]:
+    """Yield the errors by phase and target; of time by what bounds it, too."""
+    for phase in dict.fromkeys(answer.row["phase"] for answer in found):
+        mine = [answer for answer in found if answer.row["phase"] == phase]
+        for target in TARGETS:
+            yield from _line(mine, phase, target, "all")
+            if target != "memory_mb":
+                for bound in ("GPU", "both", "host"):
+                    yield from _line([a for a in mine if a.bound == bound], phase, target, bound)
+
+
+def _line(found: Sequence[Answer], phase: str, target: str, part: str) -> Iterator[Line]:
+    pairs = [
+        (answer.row[target], getattr(answer.prediction, target), answer.prediction)
+        for answer in found
+        if answer.row[target] and answer.row[target] > 0  # NaN is not
+    ]
+    known = [(measured, value, answer) for measured, value, answer in pairs if value is not None]
+    if not known:
+        return
+    ratio = np.array([value / measured for measured, value, _ in known])
+    inside = [
+        answer.intervals[target].low <= measured <= answer.intervals[target].high
+        for measured, _, answer in known
+    ]
+    off = 100 * np.abs(ratio - 1)
+    yield Line(
+        phase=phase,
+        target=target,
+        part=part,
+        n=len(known),
+        median_ratio=round(float(np.median(ratio)), 3),
+        median_ape=round(float(np.median(off)), 1),
+        mape=round(float(np.mean(off)), 1),
+        inside=round(100 * float(np.mean(inside)), 1),
+        checkpoint=known[0][2].provenance.checkpoint,
+    )
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="that the collector wrote")],
+    joined: Annotated[Path, typer.Option(help="graphs of its models")],
+    results: Annotated[Path | None, typer.Option(help="JSON file to write")] = None,
+) -> None:
+    """Print how far the shipped answers are off."""
+    found = list(lines(list(answers(folder, joined))))
+    table = Table("phase", "target", "bound", "n", "median ratio", "median APE %", "MAPE %", "in %")
+    for line in found:
+        table.add_row(*map(str, list(asdict(line).values())[:-1]))
+    Console().print(table)
+    if results is not None:
+        rows = ",\n".join(f" {json.dumps(asdict(line))}" for line in found)
+        results.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except DippmError as error:
+        raise SystemExit(f"error: {error}") from error

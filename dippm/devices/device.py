@@ -134,7 +134,8 @@ class Device:
         peak_tflops: dense peak rate by precision: "fp32" (no tensor cores), "tf32", "fp16",
             "bf16", "fp8", "int8"; a precision without hardware support is missing.
         power_limit_w: board power limit.
-        idle_power_w: board power while nothing runs; often an estimate, `source` says so.
+        idle_power_w: board power while nothing runs and the context of a process is open; often an
+            estimate, `source` says so.
         memory_slices: into how many parts MIG cuts memory and L2.
         mig_profiles: smallest memory first; empty if the GPU cannot be sliced.
         unlisted_mig_profiles: names of profiles that exist but whose usable memory we do not know.

@@ -178,8 +178,14 @@ class ForScheduler(OneModel):
     image: Annotated[StrictStr, Field(max_length=500, pattern=r"^[\w./:@-]+$")] = "IMAGE"
     resource: Annotated[StrictStr, Field(max_length=200, pattern=r"^[\w./:-]+$")] | None = None
 
+    @model_validator(mode="after")
+    def _serves(self) -> ForScheduler:
+        if self.autograd:
+            raise ValueError("autograd: what serves runs under torch.no_grad; ask fit instead")
+        return self
+
     def arguments(self) -> dict[str, Any]:
-        """Return what the verb takes; the limit of CPUs of others it has not."""
+        """Return what the verb takes, which is never asked for a pass under autograd."""
         found = super().arguments()
         found.pop("autograd")
         return found

@@ -70,6 +70,14 @@ def test_each_question_has_a_document_of_its_schema(service, kind, fields, name)
     Draft202012Validator(SCHEMAS).validate(found)
 
 
+def test_a_request_that_serves_is_not_asked_for_under_autograd(service):
+    asked = {"model": {"path": "net.onnx"}, "slo_ms": 50, "autograd": True}
+    status, _, found = question(service, "request", asked)
+    assert status == 422
+    assert "autograd" in found["error"]["message"]
+    assert question(service, "request", {**asked, "autograd": False})[0] == 200
+
+
 def test_a_model_that_fits_says_how_large_a_batch_may_be(client, net):
     found = client.fit(net, batch=4)
     Draft202012Validator(SCHEMAS).validate(found)

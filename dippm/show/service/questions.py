@@ -180,7 +180,7 @@ class ForScheduler(OneModel):
 
     @model_validator(mode="after")
     def _serves(self) -> ForScheduler:
-        if self.autograd:
+        if super().arguments()["autograd"]:
             raise ValueError("autograd: what serves runs under torch.no_grad; ask fit instead")
         return self
 

@@ -78,12 +78,22 @@ _SECTIONS = {
     "runs.colocation.together": "shared_energy",
     "runs.plans.assumed": "devices",
     "runs.plans.command_line": "single",
+    "runs.plans.executor": "carried_out",
+    "runs.plans.options": "terms",
     "runs.plans.row_process": "gate",
+    "runs.plans.row_selection": "choice_of_rows",
+    "runs.plans.run_configs": "orders",
+    "runs.plans.state_paths": "place",
+    "runs.plans.status_writer": "book",
     "runs.plans.table": "reading",
     "runs.plans.workload": "workload_processes",
     "runs.tracking.accepted": "coverage",
-    "runs.tracking.order": "ranks",
+    "runs.tracking.process_supervisor": "foreground",
     "runs.tracking.run_comparison": "conditions",
+    "runs.tracking.run_config": "order ranks",
+    "runs.tracking.sidecar": "keeper",
+    "runs.tracking.sidecar_protocol": "keeper_words",
+    "runs.tracking.sidecar_spawn": "keeper_start",
     "runs.tracking.span_block": "threads",
     "show.ui.page.app": "layout",
     "umlaut.benchmark": "adapted",
@@ -94,7 +104,7 @@ MERGED = {
     for where, names in _SECTIONS.items()
     for name in names.split()
 }
-"""Modules that are a section of another one beside them → that one, both within `dippm`."""
+"""Modules that were renamed, or became a section of another one → that one, within `dippm`."""
 
 
 def present_name(name: str) -> str | None:

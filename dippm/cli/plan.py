@@ -13,9 +13,9 @@ from dippm.cli.output import errors_reported, print_json, say
 
 if TYPE_CHECKING:
     from dippm.runs.plans.assumed import AssumedBoards
+    from dippm.runs.plans.options import PlanOptions
     from dippm.runs.plans.row import Row
     from dippm.runs.plans.status import Status
-    from dippm.runs.plans.terms import Terms
 
 plan = typer.Typer(help="Carry out runs that a table or a sweep names.", no_args_is_help=True)
 
@@ -51,9 +51,11 @@ def run(
     once. Exit code 1 if a row is not finished then, 128 + n after signal n.
     """
     with errors_reported(as_json=json):
-        from dippm.runs.plans.terms import Terms
+        from dippm.runs.plans.options import PlanOptions
 
-        terms = Terms(rerun_failed=rerun_failed, timeout_s=timeout_s, hz=hz, store=store, ray=ray)
+        terms = PlanOptions(
+            rerun_failed=rerun_failed, timeout_s=timeout_s, hz=hz, store=store, ray=ray
+        )
         if dry_run:
             show_what_would_be_run(file, terms, None, as_json=json)
         else:
@@ -75,10 +77,10 @@ def check(
     """Check a plan and show what would be run, also for a machine with other GPUs."""
     with errors_reported(as_json=json):
         from dippm.runs.plans.assumed import AssumedBoards
-        from dippm.runs.plans.terms import Terms
+        from dippm.runs.plans.options import PlanOptions
 
         assumed = AssumedBoards.parse(assume) if assume else None
-        show_what_would_be_run(file, Terms(rerun_failed=rerun_failed), assumed, as_json=json)
+        show_what_would_be_run(file, PlanOptions(rerun_failed=rerun_failed), assumed, as_json=json)
 
 
 @plan.command()
@@ -118,7 +120,7 @@ def recover(
         print_text(sentence, sys.stdout)
 
 
-def carry_out(file: Path, terms: Terms, *, as_json: bool, quiet: bool) -> None:
+def carry_out(file: Path, terms: PlanOptions, *, as_json: bool, quiet: bool) -> None:
     """Run a plan, and exit with its code unless all went well."""
     from dippm.runs.plans.scheduler import run_plan
     from dippm.runs.plans.table import read_plan
@@ -136,7 +138,7 @@ def carry_out(file: Path, terms: Terms, *, as_json: bool, quiet: bool) -> None:
 
 
 def show_what_would_be_run(
-    file: Path, terms: Terms, assumed: AssumedBoards | None, *, as_json: bool
+    file: Path, terms: PlanOptions, assumed: AssumedBoards | None, *, as_json: bool
 ) -> None:
     """Check a plan and show what would be run, on these GPUs or on assumed ones."""
     from dippm.runs.plans.scheduler import choose

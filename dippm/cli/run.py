@@ -63,7 +63,7 @@ def run(
     """
     with errors_reported(as_json=json):
         from dippm.runs.tracking.command import become
-        from dippm.runs.tracking.order import RunOrder, checked
+        from dippm.runs.tracking.run_config import RunConfig, checked
 
         prediction = None
         if model is not None:
@@ -77,8 +77,8 @@ def run(
                 mode=mode,
                 device=predict_device,
             )
-        order = checked(
-            RunOrder(
+        config = checked(
+            RunConfig(
                 command=tuple(command),
                 name=name,
                 experiment=experiment,
@@ -96,7 +96,7 @@ def run(
                 profile_at=profile_at,
             )
         )
-        become(order)
+        become(config)
 
 
 def _pairs(words: list[str] | None) -> dict[str, str]:

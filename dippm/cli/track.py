@@ -12,7 +12,7 @@ from dippm.cli.output import errors_reported
 from dippm.cli.plan import carry_out
 
 if TYPE_CHECKING:
-    from dippm.runs.tracking.order import RunOrder
+    from dippm.runs.tracking.run_config import RunConfig
 
 
 def track(
@@ -54,8 +54,8 @@ def track(
         from dippm.runs.plans.plan import is_plan
 
         if is_plan(command[0]) and Path(command[0]).exists():
+            from dippm.runs.plans.options import PlanOptions
             from dippm.runs.plans.row import of_a_plan_only
-            from dippm.runs.plans.terms import Terms
 
             of_a_plan_only(
                 experiment=experiment,
@@ -65,14 +65,14 @@ def track(
                 listeners=listeners,
                 name=name,
             )
-            terms = Terms(rerun_failed=rerun, timeout_s=timeout_s, hz=hz, store=store)
+            terms = PlanOptions(rerun_failed=rerun, timeout_s=timeout_s, hz=hz, store=store)
             carry_out(Path(command[0]), terms, as_json=json, quiet=False)
             return
-        from dippm.runs.plans.command_line import order_of_words
+        from dippm.runs.plans.command_line import run_config_of_words
         from dippm.runs.plans.row import read_devices, read_sharing
 
         chosen, sharing = read_devices(devices), read_sharing(collocation)
-        order = order_of_words(
+        config = run_config_of_words(
             command,
             experiment=experiment,
             workload=workload,
@@ -85,11 +85,11 @@ def track(
             store=store,
             json=json,
         )
-        code = _run(order, chosen, sharing)
+        code = _run(config, chosen, sharing)
     raise typer.Exit(code)
 
 
-def _run(order: RunOrder, devices: tuple[str, ...], sharing: str) -> int:
+def _run(config: RunConfig, devices: tuple[str, ...], sharing: str) -> int:
     """Become the command's runner; only where something is to be undone, stay beside it."""
     import os
 
@@ -97,8 +97,8 @@ def _run(order: RunOrder, devices: tuple[str, ...], sharing: str) -> int:
     from dippm.runs.tracking.command import become
 
     if sharing:
-        return run_seated(order, devices or ("0",), sharing)
+        return run_seated(config, devices or ("0",), sharing)
     if devices:
         os.environ.update(environment_on(devices))
-    become(order)
+    become(config)
     return 0

@@ -17,11 +17,11 @@ from dippm.errors import RunError
 from dippm.measure.readings import Absent
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import End, Moment, Start
-from dippm.runs.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
-from dippm.runs.tracking.keeper_words import ATTACH_VARIABLE
 from dippm.runs.tracking.metrics import CallMetric
-from dippm.runs.tracking.order import new_start
 from dippm.runs.tracking.run import Run
+from dippm.runs.tracking.run_config import new_start
+from dippm.runs.tracking.sidecar_protocol import ATTACH_VARIABLE
+from dippm.runs.tracking.sidecar_spawn import Sidecar, SidecarConfig, start_sidecar
 from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames, described
 from dippm.umlaut.metric import Metric, Sampled
 from dippm.umlaut.plain_data import plain
@@ -86,9 +86,9 @@ class Benchmark:
         self.run = Run(self.uuid, folder, trouble)
         self.folder: Path | None = self.run.path
         self._watch = Watch(self.folder, samples=bool(self._owner)) if self.folder else None
-        self._keeper: Keeper | None = None
+        self._sidecar: Sidecar | None = None
         if self._owner and self.folder:
-            self._keeper = self._kept(self.folder, start.folder)
+            self._sidecar = self._kept(self.folder, start.folder)
             _tell_children(self.db_file, self.folder)
             atexit.register(self._at_exit)
 
@@ -171,9 +171,9 @@ class Benchmark:
                 self._warn(f"{type(problem).__name__}: {problem}")
             if self.run.trouble:
                 self._warn(f"{self.run.lost_events} events: {self.run.trouble}")
-            if self._keeper is None:
+            if self._sidecar is None:
                 return
-            self._keeper.close(wait_s=wait_s)
+            self._sidecar.close(wait_s=wait_s)
             if wait_s and not _is_stored(self.folder):
                 self._warn("it is not in the store yet; `dippm runs --attach` says why")
 
@@ -220,12 +220,12 @@ class Benchmark:
             self._warn(f"{type(error).__name__}: {error}")
             return None, str(error)
 
-    def _kept(self, folder: Path, cwd: str) -> Keeper | None:
+    def _kept(self, folder: Path, cwd: str) -> Sidecar | None:
         """Start the process that finds out what the run depends on, and stores it at its end."""
         pid = os.getpid()
-        order = KeeperOrder(str(folder), "", pid, pid, 0.0, (), program=sys.executable, cwd=cwd)
+        order = SidecarConfig(str(folder), "", pid, pid, 0.0, (), program=sys.executable, cwd=cwd)
         try:
-            return start_keeper(order)
+            return start_sidecar(order)
         except OSError as error:
             self._warn(f"it stays in {folder}: {error}")
             return None

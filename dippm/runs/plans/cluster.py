@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import dippm
 from dippm.base.process.cluster import join
 from dippm.errors import DippmError, PlanError
-from dippm.runs.plans.book import Book
-from dippm.runs.plans.carried_out import CarriedOut
-from dippm.runs.plans.choice_of_rows import check
+from dippm.runs.plans.executor import WorkloadExecutor
 from dippm.runs.plans.interrupts import Interrupts
 from dippm.runs.plans.journal import Journal
+from dippm.runs.plans.options import PlanObserver, PlanOptions
 from dippm.runs.plans.row import Row
+from dippm.runs.plans.row_selection import check
 from dippm.runs.plans.status import Status
-from dippm.runs.plans.terms import Audience, Terms
+from dippm.runs.plans.status_writer import StatusWriter
 from dippm.runs.plans.workload import Workload
 
 POLL_S = 0.2
@@ -33,7 +33,7 @@ MOST_LINES = 1000
 HANDED_ON = ("DIPPM_", "MLFLOW_", "XDG_STATE_HOME")
 
 
-class Errand(NamedTuple):
+class RemoteJob(NamedTuple):
     """A workload on its way to a node.
 
     Attributes:
@@ -42,7 +42,7 @@ class Errand(NamedTuple):
         plan: the file.
         group: that its runs are recorded under.
         folder: where it is run.
-        terms: how.
+        options: how.
     """
 
     workload: Workload
@@ -50,7 +50,7 @@ class Errand(NamedTuple):
     plan: Path
     group: str
     folder: str
-    terms: Terms
+    options: PlanOptions
 
     @property
     def gpus(self) -> int:
@@ -58,8 +58,8 @@ class Errand(NamedTuple):
         return len({device for row in self.workload.rows for device in row.devices})
 
 
-class Report(NamedTuple):
-    """What came of an errand.
+class JobReport(NamedTuple):
+    """What came of a job.
 
     Attributes:
         rows: status, uuid and seconds of each row that was begun or refused, by number.
@@ -72,8 +72,8 @@ class Report(NamedTuple):
     remarks: tuple[str, ...]
 
 
-class _Notes:
-    """The book and the audience of an errand: what they are told goes back with it."""
+class _JobLog:
+    """The writer and the observer of a job: what they are told goes back with it."""
 
     def __init__(self) -> None:
         self.rows: dict[int, tuple[Status, str, float]] = {}
@@ -94,34 +94,34 @@ class _Notes:
         self.rows[row.number] = (status, self.rows.get(row.number, (status, ""))[1], seconds)
 
 
-def do_errand(errand: Errand) -> Report:
+def run_remote_job(job: RemoteJob) -> JobReport:
     """Carry a workload out, on the node that it was sent to."""
     import ray
 
-    os.chdir(errand.folder)
+    os.chdir(job.folder)
     os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, for its own workers
-    workload = on_devices(errand.workload, [str(gpu) for gpu in ray.get_gpu_ids()])
-    rows = tuple(row for row in workload.rows if row.number in errand.numbers)
-    notes = _Notes()
+    workload = on_devices(job.workload, [str(gpu) for gpu in ray.get_gpu_ids()])
+    rows = tuple(row for row in workload.rows if row.number in job.numbers)
+    notes = _JobLog()
     try:
-        check(rows, errand.plan)
+        check(rows, job.plan)
     except DippmError as error:
         notes.say(f"{os.uname().nodename}: {error.message}")
         notes.write({row.number: (Status("FAILED", "node"), "") for row in rows})
-        return Report(notes.rows, (), tuple(notes.remarks))
+        return JobReport(notes.rows, (), tuple(notes.remarks))
     with Journal.of_this_process() as journal, Interrupts() as interrupts:
-        CarriedOut(
+        WorkloadExecutor(
             workload,
             rows,
-            plan=errand.plan,
-            group=errand.group,
-            terms=errand.terms,
-            book=notes,
+            plan=job.plan,
+            group=job.group,
+            options=job.options,
+            writer=notes,
             journal=journal,
             interrupts=interrupts,
-            audience=notes,
+            observer=notes,
         ).run()
-    return Report(notes.rows, tuple(notes.lines), tuple(notes.remarks))
+    return JobReport(notes.rows, tuple(notes.lines), tuple(notes.remarks))
 
 
 def on_devices(workload: Workload, gpus: list[str]) -> Workload:
@@ -139,7 +139,7 @@ def on_devices(workload: Workload, gpus: list[str]) -> Workload:
 
 
 class Cluster:
-    """Nodes that do errands.
+    """Nodes that do jobs.
 
     Args:
         address: "auto" for the cluster that is running here, "local" for a new one.
@@ -163,7 +163,7 @@ class Cluster:
         """Leave the cluster; a local one ends."""
         self._ray.shutdown()
 
-    def check(self, errands: list[Errand]) -> None:
+    def check(self, jobs: list[RemoteJob]) -> None:
         """Refuse what would wait for ever.
 
         Raises:
@@ -173,27 +173,31 @@ class Cluster:
             (int(node["Resources"].get("GPU", 0)) for node in self._ray.nodes() if node["Alive"]),
             default=0,
         )
-        for errand in errands:
-            if errand.gpus > most:
-                name = f"workload {errand.workload.experiment}/{errand.workload.name}"
-                what = f"{name} needs {errand.gpus} GPUs on one node, and no node has more than"
+        for job in jobs:
+            if job.gpus > most:
+                name = f"workload {job.workload.experiment}/{job.workload.name}"
+                what = f"{name} needs {job.gpus} GPUs on one node, and no node has more than"
                 raise PlanError(f"{what} {most}", "Name fewer devices in its rows, or - for none.")
 
     def carry_out(
-        self, errands: list[Errand], book: Book, interrupts: Interrupts, audience: Audience
+        self,
+        jobs: list[RemoteJob],
+        writer: StatusWriter,
+        interrupts: Interrupts,
+        observer: PlanObserver,
     ) -> list[int]:
-        """Have all errands done; return the numbers of the rows that were begun."""
-        do = self._ray.remote(do_errand)
+        """Have all jobs done; return the numbers of the rows that were begun."""
+        do = self._ray.remote(run_remote_job)
         waiting = {
-            do.options(num_cpus=1, num_gpus=errand.gpus, max_retries=0).remote(errand): errand
-            for errand in errands
+            do.options(num_cpus=1, num_gpus=job.gpus, max_retries=0).remote(job): job
+            for job in jobs
         }
         began: list[int] = []
         asked, ask_at = 0, float("inf")
         while waiting:
             ready, _ = self._ray.wait(list(waiting), timeout=POLL_S)
             for key in ready:
-                began += self._take(key, waiting.pop(key), book, audience, asked > 0)
+                began += self._take(key, waiting.pop(key), writer, observer, asked > 0)
             if min(interrupts.count, 2) > asked or time.monotonic() > ask_at:
                 asked += 1
                 ask_at = float("inf") if asked > 1 else time.monotonic() + 60
@@ -202,7 +206,7 @@ class Cluster:
         return began
 
     def _take(
-        self, key: Any, errand: Errand, book: Book, audience: Audience, asked: bool
+        self, key: Any, job: RemoteJob, writer: StatusWriter, observer: PlanObserver, asked: bool
     ) -> list[int]:
         try:
             report = self._ray.get(key)
@@ -211,14 +215,14 @@ class Cluster:
         except self._ray.exceptions.RayError as error:
             status = Status("INTERRUPTED" if asked else "LOST")
             lost = str(error).strip().splitlines()[-1][:200]
-            audience.say(f"workload {errand.workload.name}: {status}: {lost}")
-            book.write(dict.fromkeys(errand.numbers, (status, "")))
-            return list(errand.numbers)
+            observer.say(f"workload {job.workload.name}: {status}: {lost}")
+            writer.write(dict.fromkeys(job.numbers, (status, "")))
+            return list(job.numbers)
         for line in report.lines:
-            audience.line(*line)
+            observer.line(*line)
         for remark in report.remarks:
-            audience.say(remark)
-        book.write({number: noted[:2] for number, noted in report.rows.items()})
+            observer.say(remark)
+        writer.write({number: noted[:2] for number, noted in report.rows.items()})
         for number, (status, _, seconds) in report.rows.items():
-            audience.became(book.row(number), status, seconds)
+            observer.became(writer.row(number), status, seconds)
         return list(report.rows)

@@ -13,15 +13,15 @@ from types import FrameType
 from dippm.base.boot import boot
 from dippm.runs.colocation import seated
 from dippm.runs.plans.journal import Journal
-from dippm.runs.plans.orders import ALWAYS, command_of
 from dippm.runs.plans.row import read_listeners, settings_of
+from dippm.runs.plans.run_configs import ALWAYS, resolve_command
 from dippm.runs.tracking.listeners import sources_of, split_profiler
-from dippm.runs.tracking.order import RunOrder, checked, in_memory
+from dippm.runs.tracking.run_config import RunConfig, checked, write_to_memory
 
 GPU = "nvml"
 
 
-def order_of_words(
+def run_config_of_words(
     words: Sequence[str],
     *,
     experiment: str = "",
@@ -34,7 +34,7 @@ def order_of_words(
     hz: float = 10.0,
     store: str = "",
     json: bool = False,
-) -> RunOrder:
+) -> RunConfig:
     """Return the order of a command with its arguments.
 
     Args:
@@ -61,8 +61,8 @@ def order_of_words(
         metrics = _working(devices)
     tags = {"workload": workload, "devices": "+".join(devices), "collocation": sharing}
     return checked(
-        RunOrder(
-            command=command_of(words[0], words[1:], whole=True),
+        RunConfig(
+            command=resolve_command(words[0], words[1:], whole=True),
             name=name,
             experiment=experiment,
             store=store,
@@ -108,7 +108,7 @@ def environment_on(devices: Sequence[str]) -> dict[str, str]:
         return dict(seat.environment)
 
 
-def run_seated(order: RunOrder, devices: Sequence[str], sharing: str) -> int:
+def run_seated(config: RunConfig, devices: Sequence[str], sharing: str) -> int:
     """Run a command that shares devices, as `dippm run` does, and leave them as they were.
 
     Returns:
@@ -122,25 +122,25 @@ def run_seated(order: RunOrder, devices: Sequence[str], sharing: str) -> int:
         Journal.of_this_process() as journal,
         seated(devices, sharing, journal=journal.seats()) as (seat,),
     ):
-        order = order._replace(
-            device=(seat.visible or (order.device,))[0], tags={**order.tags, **seat.facts}
+        config = config._replace(
+            device=(seat.visible or (config.device,))[0], tags={**config.tags, **seat.facts}
         )
-        return _in_the_foreground(order, {**os.environ, **seat.environment})
+        return _in_the_foreground(config, {**os.environ, **seat.environment})
 
 
-def _in_the_foreground(order: RunOrder, environment: dict[str, str]) -> int:
-    """Wait for the small process that runs an order in our group: Ctrl-C reaches it by itself.
+def _in_the_foreground(config: RunConfig, environment: dict[str, str]) -> int:
+    """Wait for the small process that runs the command in our group, where Ctrl-C reaches it.
 
     A signal that is ignored, as under nohup, stays so, for the command too.
     """
-    held = in_memory(order)
+    held = write_to_memory(config)
     follow = f"from dippm.base.process import follow_parent; follow_parent({os.getpid()}, 15)"
     run = f"{follow}; from dippm.runs.tracking.command import main; main({held}, False)"
     before = {number: signal.getsignal(number) for number in (*HANDED_ON, signal.SIGINT)}
     before = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
     if signal.SIGINT in before:
         signal.signal(signal.SIGINT, lambda *_: None)  # not ignored: the command would inherit that
-    words = [sys.executable, "-P", "-c", boot(run), *order.command[:1]]
+    words = [sys.executable, "-P", "-c", boot(run), *config.command[:1]]
     with subprocess.Popen(words, env=environment, pass_fds=(held,)) as process:
         os.close(held)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from dippm.runs.plans.place import state_folders
+from dippm.runs.plans.state_paths import state_folders
 from dippm.runs.plans.status import Process
 
 JOURNAL, SEATS = "journal.jsonl", "seats-*"
@@ -23,7 +23,7 @@ OF_A_COMMAND = "command-"
 """Begins the folder of a single command, which has no plan."""
 
 
-class Open(NamedTuple):
+class OpenRow(NamedTuple):
     """A row that was begun and of whose end the journal knows nothing.
 
     Attributes:
@@ -77,7 +77,7 @@ class Journal:
 
     @classmethod
     def of_this_process(cls) -> Self:
-        """Open that of a process which carries out no whole plan: a command, or an errand."""
+        """Open that of a process which carries out no whole plan: a command, or a job."""
         return cls(state_folders() / f"{OF_A_COMMAND}{os.getpid()}")
 
     def __enter__(self) -> Self:
@@ -100,9 +100,9 @@ def is_left(folder: Path) -> bool:
     return (folder / JOURNAL).exists() and not _scheduler_of(folder).goes_on
 
 
-def left_open(folder: Path) -> tuple[tuple[Open, ...], tuple[Path, ...]]:
+def left_open(folder: Path) -> tuple[tuple[OpenRow, ...], tuple[Path, ...]]:
     """Return the rows that were begun and not ended, and the folders of seats not undone."""
-    rows: dict[int, Open] = {}
+    rows: dict[int, OpenRow] = {}
     for event in _events(folder):
         number = event.get("row")
         if number is None:
@@ -114,7 +114,7 @@ def left_open(folder: Path) -> tuple[tuple[Open, ...], tuple[Path, ...]]:
                 about = {"run": event["run"], "folder": event.get("folder", "")}
                 rows[number] = rows[number]._replace(**about)
         else:
-            rows[number] = Open(number, Process.parse(event.get("process", "")))
+            rows[number] = OpenRow(number, Process.parse(event.get("process", "")))
     return tuple(rows.values()), tuple(sorted(folder.glob(SEATS)))
 
 

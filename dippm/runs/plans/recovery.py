@@ -11,12 +11,12 @@ from pathlib import Path
 
 from dippm.errors import RunError
 from dippm.runs.colocation import undo
-from dippm.runs.plans.book import Book
-from dippm.runs.plans.journal import OF_A_COMMAND, SEATS, Open, is_left, left_open
-from dippm.runs.plans.place import lock_plan, state_folder, state_folders
+from dippm.runs.plans.journal import OF_A_COMMAND, SEATS, OpenRow, is_left, left_open
 from dippm.runs.plans.row import Row
 from dippm.runs.plans.running import AFTER
+from dippm.runs.plans.state_paths import lock_plan, state_folder, state_folders
 from dippm.runs.plans.status import Process, Status
+from dippm.runs.plans.status_writer import StatusWriter
 from dippm.runs.plans.table import read_plan
 from dippm.runs.plans.workload import end_processes_of
 from dippm.runs.store.folder import RunFolder, read_folder
@@ -24,7 +24,7 @@ from dippm.runs.store.record import End, Moment
 
 PATIENCE_S = 15.0
 """For the process of a row, which ends its command by SIGINT, SIGTERM and SIGKILL."""
-KEEPER_S = 3.0
+SIDECAR_S = 3.0
 """For the process beside a run, which writes the end of a run that lost its owner."""
 WHY = "whoever ran it was killed"
 
@@ -82,7 +82,7 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end(row: Open) -> list[str]:
+def _end(row: OpenRow) -> list[str]:
     """End the process of a row, and all that its run started."""
     if row.process is not None and row.process.goes_on:
         end = time.monotonic() + PATIENCE_S
@@ -97,7 +97,7 @@ def _end(row: Open) -> list[str]:
     return [f"row {row.row}: {count} processes of its run were ended"] if count else []
 
 
-def _mark(path: Path, rows: dict[int, Open]) -> list[str]:
+def _mark(path: Path, rows: dict[int, OpenRow]) -> list[str]:
     """Write what became of rows that the plan holds to be running."""
     plan, said = read_plan(path), []
     changes = {}
@@ -111,16 +111,16 @@ def _mark(path: Path, rows: dict[int, Open]) -> list[str]:
         changes[row.number] = (status, row.run)
         said.append(f"row {row.number} is {status}")
     if changes:
-        Book(plan, said.append).write(changes)
+        StatusWriter(plan, said.append).write(changes)
     return said
 
 
-def _status(row: Row, left: Open | None) -> Status:
+def _status(row: Row, left: OpenRow | None) -> Status:
     """Return what the folder of a run says of its end; LOST if that says nothing."""
     if left is None or left.run != row.run or not left.folder:
         return Status("LOST")
     folder = Path(left.folder)
-    end = time.monotonic() + KEEPER_S
+    end = time.monotonic() + SIDECAR_S
     try:
         recorded = read_folder(folder)
         while recorded.end is None and time.monotonic() < end:

@@ -19,7 +19,7 @@ from typing import Any
 from dippm.base.process.limits import follow_parent
 from dippm.runs.store.record import Start
 from dippm.runs.tracking.command import run_command
-from dippm.runs.tracking.order import order_in
+from dippm.runs.tracking.run_config import read_from_memory
 
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -53,14 +53,14 @@ class _Starter:
             os.write(self._report, json.dumps(words).encode() + b"\n")
 
 
-def main(order: int, gate: int, report: int, scheduler: int) -> None:
-    """Run the order in a file of memory; the other descriptors are pipes."""
+def main(config: int, gate: int, report: int, scheduler: int) -> None:
+    """Run the configuration in a memory file; the other descriptors are pipes."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     starter = _Starter(gate, report)
     follow_parent(scheduler, signal.SIGTERM)
     for handle in (gate, report):
         os.set_inheritable(handle, False)
-    code = run_command(order_in(order), starter)
+    code = run_command(read_from_memory(config), starter)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(code)
@@ -72,7 +72,7 @@ def main(order: int, gate: int, report: int, scheduler: int) -> None:
 GO = b"g"
 
 
-class Gate:
+class StartBarrier:
     """A pipe that every run of a workload waits at.
 
     Attributes:

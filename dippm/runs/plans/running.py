@@ -14,10 +14,10 @@ from typing import Any
 
 from dippm.base.boot import boot
 from dippm.runs.plans.row import Row
-from dippm.runs.plans.row_process import Gate
+from dippm.runs.plans.row_process import StartBarrier
 from dippm.runs.plans.status import Process, Status
 from dippm.runs.plans.workload import end_processes_of
-from dippm.runs.tracking.order import RunOrder, in_memory
+from dippm.runs.tracking.run_config import RunConfig, write_to_memory
 
 NOT_STARTED = (126, 127)
 LONGEST_LINE = 1 << 16
@@ -35,7 +35,7 @@ class RunningRow:
     Args:
         row: of the plan.
         letter: of its run.
-        order: what to run.
+        config: what to run.
         environment: of its process.
         gate: of its workload.
         show: told each line that the run prints.
@@ -51,9 +51,9 @@ class RunningRow:
         self,
         row: Row,
         letter: str,
-        order: RunOrder,
+        config: RunConfig,
         environment: Mapping[str, str],
-        gate: Gate,
+        gate: StartBarrier,
         show: Callable[[str, str], None],
     ) -> None:
         self.row, self.letter = row, letter
@@ -62,13 +62,13 @@ class RunningRow:
         self._ended: dict[str, Any] | None = None
         self._signals = 0
         report, theirs = os.pipe()
-        held = in_memory(order)
+        held = write_to_memory(config)
         ours = (held, gate.theirs, theirs)
         words = ", ".join(map(str, (*ours, os.getpid())))
         run = f"from dippm.runs.plans.row_process import main; main({words})"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", boot(run), order.command[0]],
+                [sys.executable, "-P", "-c", boot(run), config.command[0]],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -11,25 +11,25 @@ from pathlib import Path
 
 from dippm.errors import PlanError
 from dippm.runs.plans.assumed import AssumedBoards
-from dippm.runs.plans.book import Book
-from dippm.runs.plans.carried_out import CarriedOut
-from dippm.runs.plans.choice_of_rows import check, to_run
+from dippm.runs.plans.executor import WorkloadExecutor
 from dippm.runs.plans.interrupts import Interrupts
 from dippm.runs.plans.journal import Journal, is_left
-from dippm.runs.plans.place import lock_plan, state_folder
+from dippm.runs.plans.options import PlanObserver, PlanOptions, PlanOutcome
 from dippm.runs.plans.plan import Plan
 from dippm.runs.plans.recovery import recover_held
 from dippm.runs.plans.row import Row
+from dippm.runs.plans.row_selection import check, select_rows
+from dippm.runs.plans.state_paths import lock_plan, state_folder
+from dippm.runs.plans.status_writer import StatusWriter
 from dippm.runs.plans.table import read_plan
-from dippm.runs.plans.terms import Audience, Outcome, Terms
 from dippm.runs.plans.workload import Workload
 from dippm.runs.store.turn import hold_live
-from dippm.runs.tracking.order import RunOrder, checked
+from dippm.runs.tracking.run_config import RunConfig, checked
 
 Chosen = list[tuple[Workload, tuple[Row, ...]]]
 
 
-def run_plan(path: Path, terms: Terms, audience: Audience) -> Outcome:
+def run_plan(path: Path, options: PlanOptions, observer: PlanObserver) -> PlanOutcome:
     """Carry out what a plan has left to do.
 
     Call it in the main thread. What a scheduler left that was killed is undone before.
@@ -42,10 +42,10 @@ def run_plan(path: Path, terms: Terms, audience: Audience) -> Outcome:
     with lock_plan(plan.path), _attached_later():
         if is_left(state_folder(plan.path)):
             for sentence in recover_held(plan.path):
-                audience.say(sentence)
+                observer.say(sentence)
         plan = read_plan(plan.path)
-        chosen = choose(plan, terms, audience)
-        return _carry_out(plan, chosen, terms, audience)
+        chosen = choose(plan, options, observer)
+        return _carry_out(plan, chosen, options, observer)
 
 
 @contextmanager
@@ -60,37 +60,39 @@ def _attached_later() -> Iterator[None]:
 
 
 def choose(
-    plan: Plan, terms: Terms, audience: Audience, assumed: AssumedBoards | None = None
+    plan: Plan, options: PlanOptions, observer: PlanObserver, assumed: AssumedBoards | None = None
 ) -> Chosen:
     """Return the workloads that have something to do, with the rows that are to be run.
 
     Args:
         plan: what there is.
-        terms: which rows are repeated, and where they run.
-        audience: hears which rows are left alone.
+        options: which rows are repeated, and where they run.
+        observer: hears which rows are left alone.
         assumed: GPUs of another machine, to check a plan that is meant for it.
 
     Raises:
         PlanError: as `run_plan`; `RunError` for a rate that makes no sense.
     """
-    checked(RunOrder((), hz=terms.hz))
+    checked(RunConfig((), hz=options.hz))
     chosen: Chosen = []
     for workload in plan.workloads:
-        rows, remarks = to_run(workload, rerun_failed=terms.rerun_failed)
+        rows, remarks = select_rows(workload, rerun_failed=options.rerun_failed)
         for remark in remarks:
-            audience.say(remark)
+            observer.say(remark)
         if rows:
             chosen.append((workload, rows))
     wanted = [row for _, rows in chosen for row in rows]
-    if terms.ray:  # devices and listeners are those of the nodes, which look for themselves
+    if options.ray:  # devices and listeners are those of the nodes, which look for themselves
         wanted = [row._replace(devices=(), sharing="", listeners=()) for row in wanted]
     check(wanted, plan.path, assumed)
     return chosen
 
 
-def _carry_out(plan: Plan, chosen: Chosen, terms: Terms, audience: Audience) -> Outcome:
+def _carry_out(
+    plan: Plan, chosen: Chosen, options: PlanOptions, observer: PlanObserver
+) -> PlanOutcome:
     began = time.monotonic()
-    book = Book(plan, audience.say)
+    writer = StatusWriter(plan, observer.say)
     ran: list[int] = []
     try:
         journal = Journal(state_folder(plan.path))
@@ -98,26 +100,26 @@ def _carry_out(plan: Plan, chosen: Chosen, terms: Terms, audience: Audience) -> 
         hint = "It must be written before anything is begun: see $XDG_STATE_HOME."
         raise PlanError(f"the journal of the plan cannot be written: {error}", hint) from error
     with journal, Interrupts() as interrupts:
-        if terms.ray:
-            ran = _on_nodes(plan, chosen, terms, book, interrupts, audience)
-        for workload, rows in [] if terms.ray else chosen:
+        if options.ray:
+            ran = _on_nodes(plan, chosen, options, writer, interrupts, observer)
+        for workload, rows in [] if options.ray else chosen:
             if interrupts.count:
                 break
-            ran += CarriedOut(
+            ran += WorkloadExecutor(
                 workload,
                 rows,
                 plan=plan.path,
                 group=_group(plan, workload),
-                terms=terms,
-                book=book,
+                options=options,
+                writer=writer,
                 journal=journal,
                 interrupts=interrupts,
-                audience=audience,
+                observer=observer,
             ).run()
     wanted = {row.number for _, rows in chosen for row in rows}
     numbers = [row.number for row in plan.rows]
-    return Outcome(
-        rows=tuple(book.row(number) for number in numbers),
+    return PlanOutcome(
+        rows=tuple(writer.row(number) for number in numbers),
         ran=tuple(ran),
         skipped=tuple(number for number in numbers if number not in wanted),
         signal=interrupts.last,
@@ -128,31 +130,31 @@ def _carry_out(plan: Plan, chosen: Chosen, terms: Terms, audience: Audience) -> 
 def _on_nodes(
     plan: Plan,
     chosen: Chosen,
-    terms: Terms,
-    book: Book,
+    options: PlanOptions,
+    writer: StatusWriter,
     interrupts: Interrupts,
-    audience: Audience,
+    observer: PlanObserver,
 ) -> list[int]:
-    from dippm.runs.plans.cluster import Cluster, Errand
+    from dippm.runs.plans.cluster import Cluster, RemoteJob
 
-    errands = [
-        Errand(
+    jobs = [
+        RemoteJob(
             workload,
             tuple(row.number for row in rows),
             plan.path,
             _group(plan, workload),
             os.getcwd(),
-            terms,
+            options,
         )
         for workload, rows in chosen
     ]
-    if not errands:
+    if not jobs:
         return []
     with redirect_stdout(sys.stderr):  # Ray talks on stdout
-        cluster = Cluster(terms.ray)
+        cluster = Cluster(options.ray)
         try:
-            cluster.check(errands)
-            return cluster.carry_out(errands, book, interrupts, audience)
+            cluster.check(jobs)
+            return cluster.carry_out(jobs, writer, interrupts, observer)
         finally:
             cluster.leave()
 

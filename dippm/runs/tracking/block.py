@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import End, Moment, RunStatus
-from dippm.runs.tracking.keeper_start import Keeper, start_sampler
-from dippm.runs.tracking.order import RunOrder, checked, new_start
 from dippm.runs.tracking.run import JOIN_VARIABLE, Run, enter, leave
+from dippm.runs.tracking.run_config import RunConfig, checked, new_start
+from dippm.runs.tracking.sidecar_spawn import Sidecar, start_sampler
 
 if TYPE_CHECKING:
     from dippm.runs.store.record import Start
@@ -60,7 +60,7 @@ def track(
         RunError: if `hz` or a rate in `metrics` makes no sense.
         UnknownNameError: if there is no source of a name.
     """
-    order = checked(RunOrder((), metrics=tuple(metrics), hz=hz, device=_device(device)))
+    config = checked(RunConfig((), metrics=tuple(metrics), hz=hz, device=_device(device)))
     start = new_start(
         name=name or os.path.basename(sys.argv[0] or "python"),
         experiment=experiment,
@@ -70,7 +70,7 @@ def track(
         tags=_texts(tags),
         prediction=prediction.to_dict() if hasattr(prediction, "to_dict") else prediction,
     )
-    run, keeper = _begin(start, order)
+    run, sidecar = _begin(start, config)
     before = enter(run)
     owner = os.getpid()
     status: RunStatus = "finished"
@@ -85,11 +85,11 @@ def track(
         leave(run, before)
         if os.getpid() == owner:  # a child that was forked inside is no end of the run
             with contextlib.suppress(OSError):
-                _end(run, keeper, End(status, Moment.now(), error=error))
+                _end(run, sidecar, End(status, Moment.now(), error=error))
         run.close()
 
 
-def _begin(start: Start, order: RunOrder) -> tuple[Run, Keeper | None]:
+def _begin(start: Start, config: RunConfig) -> tuple[Run, Sidecar | None]:
     outer = os.environ.get(JOIN_VARIABLE)
     if outer and not start.group:
         start = start._replace(group=os.path.basename(outer))
@@ -102,30 +102,30 @@ def _begin(start: Start, order: RunOrder) -> tuple[Run, Keeper | None]:
         return Run(start.uuid, None, trouble), None
     run = Run(start.uuid, folder)
     try:
-        keeper = start_sampler(
-            folder.path, order, pid=os.getpid(), program=sys.executable, cwd=start.folder
+        sidecar = start_sampler(
+            folder.path, config, pid=os.getpid(), program=sys.executable, cwd=start.folder
         )
-        return run, keeper
+        return run, sidecar
     except OSError as error:
         run.tag("trouble", f"no samples: {error}")
         return run, None
 
 
-def _end(run: Run, keeper: Keeper | None, end: End) -> None:
+def _end(run: Run, sidecar: Sidecar | None, end: End) -> None:
     if run.path is None:
         return
-    if keeper is not None:
-        keeper.wait_until_ready()
-        keeper.stop()
-        if not keeper.wait_until_ended() and keeper.trouble:
-            run.tag("trouble", keeper.trouble)
+    if sidecar is not None:
+        sidecar.wait_until_ready()
+        sidecar.stop()
+        if not sidecar.wait_until_ended() and sidecar.trouble:
+            run.tag("trouble", sidecar.trouble)
     if run.lost_events:
         run.tag("lost_events", f"{run.lost_events}: {run.trouble}")
     try:
         run.finish(end)
     finally:
-        if keeper is not None:
-            keeper.close()
+        if sidecar is not None:
+            sidecar.close()
 
 
 def _texts(given: Mapping[str, Any] | None) -> dict[str, str]:
@@ -137,5 +137,5 @@ def _device(device: str | int) -> str:
         return str(device)
     from dippm.measure.sources.nvml_session import torch_uuid
 
-    # The keeper imports no torch, so it could not tell which device that is.
+    # The sidecar imports no torch, so it could not tell which device that is.
     return torch_uuid(int(str(device).partition(":")[2] or 0)) or str(device)

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import End, Moment, RunStatus, Start, Value
-from dippm.runs.tracking.foreground import Child, Ended, NotStartedError, adopt_orphans
-from dippm.runs.tracking.keeper_start import Keeper, start_sampler
-from dippm.runs.tracking.order import RunOrder, in_memory, order_in
+from dippm.runs.tracking.process_supervisor import Child, Ended, NotStartedError, adopt_orphans
 from dippm.runs.tracking.run import JOIN_VARIABLE
+from dippm.runs.tracking.run_config import RunConfig, read_from_memory, write_to_memory
+from dippm.runs.tracking.sidecar_spawn import Sidecar, start_sampler
 
 TIMED_OUT, NOT_FOUND, NOT_EXECUTABLE, NOT_LET = 124, 127, 126, 130
 SCHEMA = "dippm.run/1"
@@ -44,13 +44,13 @@ class Starter(Protocol):
         """Hear how it ended, when that is written."""
 
 
-def run_command(order: RunOrder, starter: Starter | None = None) -> int:
+def run_command(config: RunConfig, starter: Starter | None = None) -> int:
     """Run a command to its end, and record it.
 
     Call it in the main thread of a process with no other children: it waits for all of them.
 
     Args:
-        order: what to run and to record.
+        config: what to run and to record.
         starter: holds the command back until all is ready. With one, a command that was asked to
             end is ended: by SIGTERM and SIGKILL if it goes on, and at once by a second signal.
 
@@ -59,7 +59,7 @@ def run_command(order: RunOrder, starter: Starter | None = None) -> int:
         126 if it could not be started, 130 if the starter did not let it, or Ctrl-C came before.
     """
     adopt_orphans()
-    record = _Record(order)
+    record = _Record(config)
     try:
         record.attempt(record.open)
         if starter is not None and not starter.hold(*record.opened):
@@ -68,12 +68,12 @@ def run_command(order: RunOrder, starter: Starter | None = None) -> int:
         child = Child(
             record.command(),
             record.environment(),
-            timeout_s=order.timeout_s,
+            timeout_s=config.timeout_s,
             insist=starter is not None,
         )
     except NotStartedError as error:
         record.discard()
-        _talk(f"{order.command[0]}: {error}")
+        _talk(f"{config.command[0]}: {error}")
         return NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
     except KeyboardInterrupt:  # later ones are the command's
         record.discard()
@@ -88,7 +88,7 @@ def run_command(order: RunOrder, starter: Starter | None = None) -> int:
     if record.trouble:
         _talk(f"not everything of this run was recorded: {record.trouble}")
     code = TIMED_OUT if ended.timed_out else ended.code
-    if order.json:
+    if config.json:
         print(json.dumps({"schema": SCHEMA, **record.document(ended, code)}), flush=True)
     if starter is not None:
         starter.ended(record.document(ended, code))
@@ -98,12 +98,12 @@ def run_command(order: RunOrder, starter: Starter | None = None) -> int:
 class _Record:
     """What is written of the run; without a folder, nothing."""
 
-    def __init__(self, order: RunOrder) -> None:
+    def __init__(self, config: RunConfig) -> None:
         self.trouble = ""
-        self._order = order
-        self._start = order.start()
+        self._config = config
+        self._start = config.start()
         self._folder: RunFolder | None = None
-        self._keeper: Keeper | None = None
+        self._sidecar: Sidecar | None = None
         self._child: Child | None = None
         self._samplers = 0
         self._status: RunStatus = "lost"
@@ -122,66 +122,66 @@ class _Record:
 
     def command(self) -> tuple[str, ...]:
         """Return what is started: the command, or a profiler that starts it."""
-        order = self._order
-        if not order.profile or self._folder is None:
-            return order.command
+        config = self._config
+        if not config.profile or self._folder is None:
+            return config.command
         from dippm.runs.tracking.profilers import profiled_command
 
         try:
-            return profiled_command(order.profile, order.command, self._folder.path)
+            return profiled_command(config.profile, config.command, self._folder.path)
         except OSError as error:
             self._note(f"no profile: {error}")
-            return order.command
+            return config.command
 
     def environment(self) -> dict[str, str]:
         if self._folder is None:
             return {name: text for name, text in os.environ.items() if name != JOIN_VARIABLE}
         held = {**os.environ, JOIN_VARIABLE: str(self._folder.path)}
-        if self._order.profile:
+        if self._config.profile:
             from dippm.runs.tracking.profilers import profiler_environment
 
-            held |= profiler_environment(self._order.profile, self._order.profile_at)
+            held |= profiler_environment(self._config.profile, self._config.profile_at)
         return held
 
     def open(self) -> None:
         self._folder = RunFolder.create(self._start)
-        self._keeper = self._start_keeper(self._order.command[0])
-        self._keeper.wait_until_ready()
+        self._sidecar = self._start_sidecar(self._config.command[0])
+        self._sidecar.wait_until_ready()
 
     def discard(self) -> None:
         """Leave no run of a command that was never started."""
         if self._folder is None:
             return
-        if self._keeper is not None and self._keeper.pid:
+        if self._sidecar is not None and self._sidecar.pid:
             with contextlib.suppress(OSError):
-                os.kill(self._keeper.pid, 9)
+                os.kill(self._sidecar.pid, 9)
         import shutil
 
-        shutil.rmtree(self._folder.path, ignore_errors=True)  # the keeper may be writing still
+        shutil.rmtree(self._folder.path, ignore_errors=True)  # the sidecar may be writing still
 
     def begin(self, child: Child) -> None:
         self._child = child
-        if self._keeper is not None:
-            child.helpers.add(self._keeper.pid)
-            self._keeper.watch(child.pid)
+        if self._sidecar is not None:
+            child.helpers.add(self._sidecar.pid)
+            self._sidecar.watch(child.pid)
         if self._folder is not None:
             self._start = self._start._replace(pid=child.pid, at=child.started)
             self._folder.start(self._start)
 
     def look(self, pid: int) -> None:
         """Start another sampler if the one that has ended is ours, and was killed."""
-        keeper = self._keeper
-        if keeper is None or pid != keeper.pid or self._child is None:
+        sidecar = self._sidecar
+        if sidecar is None or pid != sidecar.pid or self._child is None:
             return
-        keeper.wait_until_ended(0)
-        if keeper.trouble:
-            self._note(keeper.trouble)
+        sidecar.wait_until_ended(0)
+        if sidecar.trouble:
+            self._note(sidecar.trouble)
         if self._samplers <= RESTARTS:
             self.attempt(self._restart)
 
     def samples_end(self) -> None:
-        if self._keeper is not None and not self._keeper.wait_until_ended():
-            self._note(self._keeper.trouble)
+        if self._sidecar is not None and not self._sidecar.wait_until_ended():
+            self._note(self._sidecar.trouble)
 
     def end(self, ended: Ended) -> None:
         self._status = _status(ended)
@@ -201,11 +201,11 @@ class _Record:
             figures["command.left_cpu_s"] = (ended.left_cpu_s, "s")
         for name, (number, unit) in figures.items():
             self._folder.value(Value(name, "metric", number, at.monotonic_ns, unit))
-        if self._order.profile:
+        if self._config.profile:
             from dippm.runs.tracking.profilers import why_no_profile
 
-            order = self._order
-            if why := why_no_profile(order.profile, order.profile_at, self._folder.path):
+            config = self._config
+            if why := why_no_profile(config.profile, config.profile_at, self._folder.path):
                 self._note(why)
         tags = {
             "daemons": str(ended.daemons) if ended.daemons else "",
@@ -215,10 +215,10 @@ class _Record:
         if any(tags.values()):
             self._folder.settings(tags={name: text for name, text in tags.items() if text})
         code = -ended.signal if ended.signal else ended.code
-        error = f"ended after {self._order.timeout_s:g} s" if ended.timed_out else ""
+        error = f"ended after {self._config.timeout_s:g} s" if ended.timed_out else ""
         self._folder.end(End(self._status, at, code, error))
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._sidecar is not None:
+            self._sidecar.close()
 
     def document(self, ended: Ended, code: int) -> dict[str, Any]:
         return {
@@ -235,16 +235,16 @@ class _Record:
 
     def _restart(self) -> None:
         assert self._child is not None
-        self._keeper = self._start_keeper("", self._child.pid)
-        self._keeper.wait_until_ready()
-        self._child.helpers.add(self._keeper.pid)
+        self._sidecar = self._start_sidecar("", self._child.pid)
+        self._sidecar.wait_until_ready()
+        self._child.helpers.add(self._sidecar.pid)
 
-    def _start_keeper(self, program: str, pid: int = 0) -> Keeper:
+    def _start_sidecar(self, program: str, pid: int = 0) -> Sidecar:
         assert self._folder is not None
         self._samplers += 1
         return start_sampler(
             self._folder.path,
-            self._order,
+            self._config,
             pid=pid,
             program=program,
             cwd=self._start.folder,
@@ -269,8 +269,8 @@ def _talk(text: str) -> None:
         sys.stderr.flush()
 
 
-def become(order: RunOrder) -> None:
-    """Replace this process, which has loaded a command line, by a small one that runs the order.
+def become(config: RunConfig) -> None:
+    """Replace this process, which has loaded a command line, by a small one that runs the command.
 
     Raises:
         OSError: if it cannot be started.
@@ -279,17 +279,17 @@ def become(order: RunOrder) -> None:
 
     # Ctrl-C waits until that one can answer it: a mask outlives exec, unlike a handler.
     waits = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    run = f"from dippm.runs.tracking.command import main; main({in_memory(order)}, {waits})"
-    os.execv(sys.executable, [sys.executable, "-P", "-c", boot(run), *order.command[:1]])
+    run = f"from dippm.runs.tracking.command import main; main({write_to_memory(config)}, {waits})"
+    os.execv(sys.executable, [sys.executable, "-P", "-c", boot(run), *config.command[:1]])
 
 
 def main(descriptor: int, ctrl_c_waits: bool) -> None:
-    """Run the order that `become` left in a file of memory."""
+    """Run the configuration that `become` left in a memory file."""
     try:
-        order = order_in(descriptor)
+        config = read_from_memory(descriptor)
         if ctrl_c_waits:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        code = run_command(order)
+        code = run_command(config)
     except KeyboardInterrupt:
         code = NOT_LET
     with contextlib.suppress(OSError, ValueError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def expectation(model: Any, **options: Unpack[Options]) -> Mapping[str, Any]:
-    """Predict a model and return the document that a run keeps, for `RunOrder` and `track`.
+    """Predict a model and return the document that a run keeps, for `RunConfig` and `track`.
 
     Args:
         model: as `dippm.predict` takes it.

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from dippm.errors import MeasurementError
 from dippm.measure.selftest.figures import Figure, figure
 from dippm.measure.sources.tree import descendants
-from dippm.runs.tracking.foreground import adopt_orphans, used_s
+from dippm.runs.tracking.process_supervisor import adopt_orphans, used_s
 
 WALL_S, MEMORY_MB = 1.0, 50.0
 """At most, beside a command of 15 s; radT took 16.5 s and 330 MB."""

@@ -11,12 +11,12 @@ from rich.table import Table
 
 from dippm.base.numbers import show
 from dippm.base.printable import printable
-from dippm.runs.plans.orders import arguments_of, command_of
+from dippm.runs.plans.options import PlanOutcome
 from dippm.runs.plans.plan import Plan
 from dippm.runs.plans.row import Row
+from dippm.runs.plans.run_configs import arguments_of, resolve_command
 from dippm.runs.plans.scheduler import Chosen
 from dippm.runs.plans.status import WORDS
-from dippm.runs.plans.terms import Outcome
 from dippm.runs.plans.workload import workloads
 
 SHORT = 8
@@ -55,7 +55,7 @@ def commands_table(plan: Plan, chosen: Chosen) -> Table:
     table.add_column("command")
     for workload, rows in chosen:
         for row in rows:
-            words = command_of(row.file, arguments_of(row), plan.path.parent)
+            words = resolve_command(row.file, arguments_of(row), plan.path.parent)
             cells = (workload.run_name(row), shlex.join(words))
             table.add_row(str(row.number), *map(printable, cells))
     return table
@@ -67,7 +67,7 @@ def counted(rows: Iterable[Row]) -> str:
     return ", ".join(f"{counts[word]} {word.lower()}" for word in WORDS if counts[word])
 
 
-def outcome_line(outcome: Outcome) -> str:
+def outcome_line(outcome: PlanOutcome) -> str:
     """Return what became of a plan, in a sentence."""
     ran = f"{len(outcome.ran)} of {len(outcome.rows)} rows were run"
     said = ran if outcome.ran or outcome.signal else "nothing was left to run"
@@ -102,7 +102,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     return {"plan": str(plan.path), "rows": [row_document(row) for row in plan.rows]}
 
 
-def outcome_document(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def outcome_document(plan: Plan, outcome: PlanOutcome) -> dict[str, Any]:
     """Return what became of a plan as JSON."""
     return {
         **plan_document(plan._replace(rows=outcome.rows)),

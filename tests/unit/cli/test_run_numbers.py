@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dippm.cli.app import app
 from dippm.cli.commands import _check_numbers
 from dippm.errors import RunError
-from dippm.runs.tracking.order import RunOrder, checked
+from dippm.runs.tracking.run_config import RunConfig, checked
 
 
 def test_numbers_before_the_command_are_read_as_people_write_them() -> None:
@@ -41,4 +41,4 @@ def test_words_of_the_command_are_its_own() -> None:
 @pytest.mark.parametrize("rate", ["1_0", "\u0663"])
 def test_rates_of_sources_are_read_alike(rate: str) -> None:
     with pytest.raises(RunError, match="says no rate"):
-        checked(RunOrder(command=("true",), metrics=(f"tree@{rate}",)))
+        checked(RunConfig(command=("true",), metrics=(f"tree@{rate}",)))

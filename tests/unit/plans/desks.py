@@ -20,7 +20,7 @@ import json, sys
 from pathlib import Path
 from dippm.errors import DippmError
 from dippm.runs.plans.scheduler import run_plan
-from dippm.runs.plans.terms import Terms
+from dippm.runs.plans.options import PlanOptions
 
 def tell(**words):
     print(json.dumps(words), file=sys.__stdout__, flush=True)
@@ -34,7 +34,7 @@ class Audience:
         tell(row=row.number, became=str(status), seconds=seconds)
 
 try:
-    outcome = run_plan(Path(sys.argv[1]), Terms(**json.loads(sys.argv[2])), Audience())
+    outcome = run_plan(Path(sys.argv[1]), PlanOptions(**json.loads(sys.argv[2])), Audience())
 except DippmError as error:
     tell(error=type(error).__name__, message=error.message, hint=error.hint)
 else:

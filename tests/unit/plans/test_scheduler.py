@@ -91,13 +91,13 @@ def test_no_run_of_a_workload_starts_before_all_are_prepared(desk):
     """The second row's process is held up while it prepares; the first waits at the gate."""
     desk.rows("1,1,,,-,-,echo,-,first", "1,1,,,-,-,echo,-,second")
     held = (
-        "import dippm.runs.plans.carried_out as c; original = c.CarriedOut._start\n"
+        "import dippm.runs.plans.executor as c; original = c.WorkloadExecutor._start\n"
         "def start(self, row, seat, gate):\n"
         "    original(self, row, seat, gate)\n"
         "    if row.number == 2:\n"
         "        import os, signal; os.kill(self._running[1].process.pid, signal.SIGSTOP)\n"
         "        print('{\"pid\": %d}' % self._running[1].process.pid, flush=True)\n"
-        "c.CarriedOut._start = start\n"
+        "c.WorkloadExecutor._start = start\n"
     )
     process = desk.start(held)
     pid = next_line(process, "pid")["pid"]
@@ -115,11 +115,11 @@ def test_no_run_starts_without_those_that_it_was_to_start_with(desk):
     """The process of the second row is killed while it prepares: the first is sent away."""
     desk.rows("1,1,,,-,-,echo,-,first", "1,1,,,-,-,echo,-,second", "1,2,,,-,-,echo,-,third")
     killed = (
-        "import os, dippm.runs.plans.carried_out as c; original = c.CarriedOut._start\n"
+        "import os, dippm.runs.plans.executor as c; original = c.WorkloadExecutor._start\n"
         "def start(self, row, seat, gate):\n"
         "    original(self, row, seat, gate)\n"
         "    if row.number == 2: os.kill(self._running[1].process.pid, 9)\n"
-        "c.CarriedOut._start = start\n"
+        "c.WorkloadExecutor._start = start\n"
     )
     heard = desk.run(killed)
     assert lines(heard) == ["third"]
@@ -210,9 +210,9 @@ print(mb(row), sum(map(mb, beside)), len(beside), flush=True)
     )
     desk.rows("1,1,,,-,-,weigh.py,-,")
     (line,) = lines(desk.run())
-    row, keeper, count = map(float, line.split())
+    row, sidecar, count = map(float, line.split())
     assert count >= 1
-    assert 1 < row + keeper < 50
+    assert 1 < row + sidecar < 50
 
 
 def test_a_read_only_plan(desk):
@@ -285,7 +285,8 @@ def test_a_plan_that_runs_itself_ends(desk):
     """A cycle: the row waits for a scheduler that waits for nobody, for the plan is locked."""
     code = (
         "import sys\nfrom pathlib import Path\nfrom dippm.runs.plans.scheduler import run_plan\n"
-        "from dippm.runs.plans.terms import Terms\nrun_plan(Path('plan.csv'), Terms(), None)\n"
+        "from dippm.runs.plans.options import PlanOptions\n"
+        "run_plan(Path('plan.csv'), PlanOptions(), None)\n"
     )
     desk.script("again.py", code)
     desk.rows("1,1,,,-,-,again.py,-,")

@@ -58,7 +58,7 @@ def served(spool, folder):
 
 
 @pytest.mark.usefixtures("live")
-def test_a_run_goes_on_until_its_last_keeper_is_gone_however_it_ends():
+def test_a_run_goes_on_until_its_last_sidecar_is_gone_however_it_ends():
     assert not turn.is_any_live()
     with keeping() as one, keeping() as other:
         assert turn.is_any_live()
@@ -108,7 +108,7 @@ def test_nothing_begins_between_two_runs(monkeypatch):
 
 
 def test_one_process_attaches_the_runs_of_all(store_file, monkeypatch, tmp_path):
-    """Real runs: their keepers say what is to be attached, and one of them stays to do it."""
+    """Real runs: their sidecars say what is to be attached, and one of them stays to do it."""
     monkeypatch.setattr(commands, "PATIENCE_S", 600.0)  # it is at the lowest priority
     spool = tmp_path / "spool"
     held = {**commands.environment(spool), "MLFLOW_TRACKING_URI": str(store_file)}

@@ -21,9 +21,9 @@ PATIENCE_S = 60.0
 START = """
 import json, sys
 from dippm.runs.tracking.command import run_command
-from dippm.runs.tracking.order import RunOrder
+from dippm.runs.tracking.run_config import RunConfig
 given = json.loads(sys.argv[1])
-sys.exit(run_command(RunOrder(tuple(sys.argv[2:]), **given)))
+sys.exit(run_command(RunConfig(tuple(sys.argv[2:]), **given)))
 """
 
 

@@ -70,7 +70,7 @@ def test_a_compiled_program(tmp_path):
     subprocess.run([compiler, "-o", tmp_path / "work", source], check=True)
     assert run(tmp_path / "spool", str(tmp_path / "work"), "\x05").returncode == 7
     spool = tmp_path / "spool"
-    commands.until(lambda: ended(spool).start.environment, "what the keeper reads meanwhile")
+    commands.until(lambda: ended(spool).start.environment, "what the sidecar reads meanwhile")
     assert "no Python program" in ended(spool).start.environment["absent.packages"]
 
 

@@ -209,7 +209,7 @@ def test_stop_and_go_on(tmp_path):
 @pytest.mark.parametrize(("ignored", "code"), [("", 124), ("INT", 124), ("INT TERM", 124)])
 def test_a_time_limit(tmp_path, ignored, code):
     trap = f"trap '' {ignored}; " if ignored else ""
-    shorter = "import dippm.runs.tracking.foreground as f; f.GRACE_S = 1\ngiven ="
+    shorter = "import dippm.runs.tracking.process_supervisor as f; f.GRACE_S = 1\ngiven ="
     script = START.replace("given =", shorter)
     command = [sys.executable, "-c", script, json.dumps({"timeout_s": 0.5})]
     answer = subprocess.run(

@@ -13,7 +13,7 @@ import pytest
 from dippm.errors import ListenerError, UnknownNameError
 from dippm.runs.store.columns import Column, read_columns
 from dippm.runs.tracking.listeners import LISTENERS, named_series, sources_of
-from dippm.runs.tracking.order import RunOrder, checked
+from dippm.runs.tracking.run_config import RunConfig, checked
 from tests import fake_nvml
 from tests.unit.tracking import commands
 
@@ -117,7 +117,7 @@ def test_a_profiler_is_not_silently_ignored(name):
 @pytest.mark.parametrize("name", ["smi", "dcgmi"])
 def test_a_listener_that_cannot_work_is_an_error_before_the_start(name, tmp_path):
     with pytest.raises(ListenerError, match=f"{name} cannot work here on device 0"):
-        checked(RunOrder(("true",), metrics=(name,)))
+        checked(RunConfig(("true",), metrics=(name,)))
     made = subprocess.run(
         [sys.executable, "-m", "dippm", "run", "--metrics", name, "--", "touch", "started"],
         cwd=tmp_path,

@@ -14,8 +14,8 @@ from dippm.cli.app import app
 from dippm.errors import ListenerError, ProfilerError, UnknownNameError
 from dippm.runs.store.runs import open_store
 from dippm.runs.tracking.listeners import split_profiler
-from dippm.runs.tracking.order import RunOrder, checked
 from dippm.runs.tracking.run_comparison import compare_run
+from dippm.runs.tracking.run_config import RunConfig, checked
 from tests.run_folders import make_run
 from tests.unit.tracking import commands
 
@@ -55,7 +55,7 @@ def nsight(tmp_path, monkeypatch):
 def test_a_profiler_that_is_missing_is_an_error_before_the_start(name, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ProfilerError, match=f"{name[:3].rstrip('r')}.* is not installed"):
-        checked(RunOrder(("true",), profile=name))
+        checked(RunConfig(("true",), profile=name))
 
 
 def test_torch_that_is_missing_too(tmp_path):
@@ -63,23 +63,23 @@ def test_torch_that_is_missing_too(tmp_path):
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
     python.chmod(0o755)
     with pytest.raises(ProfilerError, match="has no torch"):
-        checked(RunOrder((str(python), "x.py"), profile="torch"))
-    assert checked(RunOrder((sys.executable, "x.py"), profile="torch")).profile == "torch"
-    assert checked(RunOrder(("sh", "train.sh"), profile="torch")).profile == "torch"
+        checked(RunConfig((str(python), "x.py"), profile="torch"))
+    assert checked(RunConfig((sys.executable, "x.py"), profile="torch")).profile == "torch"
+    assert checked(RunConfig(("sh", "train.sh"), profile="torch")).profile == "torch"
 
 
 def test_what_is_no_profiler_is_an_error_that_guesses():
     with pytest.raises(UnknownNameError, match="nsys"):
-        checked(RunOrder(("true",), profile="nsy"))
+        checked(RunConfig(("true",), profile="nsy"))
     with pytest.raises(ProfilerError, match="no iteration -1"):
-        checked(RunOrder(("true",), profile="torch", profile_at=-1))
+        checked(RunConfig(("true",), profile="torch", profile_at=-1))
 
 
 @pytest.mark.parametrize("metrics", [("tree", "gpm@1"), ("dcgm",), ("gpm:1",)])
 def test_nsight_and_the_units_of_a_gpu_exclude_each_other(nsight, metrics):
     with pytest.raises(ProfilerError, match="same counters"):
-        checked(RunOrder(("true",), profile="ncu", metrics=metrics))
-    checked(RunOrder(("true",), profile="ncu", metrics=("tree", "nvml")))
+        checked(RunConfig(("true",), profile="ncu", metrics=metrics))
+    checked(RunConfig(("true",), profile="ncu", metrics=("tree", "nvml")))
 
 
 def test_torch_profiles_one_iteration(tmp_path):

@@ -20,7 +20,7 @@ from dippm.errors import ListenerError
 from dippm.runs.store.columns import read_columns
 from dippm.runs.store.runs import open_store
 from dippm.runs.tracking.listeners import sources_of
-from dippm.runs.tracking.order import RunOrder, checked
+from dippm.runs.tracking.run_config import RunConfig, checked
 from tests import fake_nvml
 from tests.unit.tracking import commands
 from tests.unit.tracking.commands import ROOT
@@ -171,4 +171,4 @@ def test_t11_a_listener_that_cannot_work_is_never_ignored(name, monkeypatch, tmp
     if name == "dcgmi" and os.path.exists("/proc/driver/nvidia"):
         pytest.skip("this machine has a driver")
     with pytest.raises(ListenerError, match=name):
-        checked(RunOrder((sys.executable, "-c", ""), metrics=("top", name)))
+        checked(RunConfig((sys.executable, "-c", ""), metrics=("top", name)))

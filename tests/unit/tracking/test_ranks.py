@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dippm.runs.store.folder import read_folder
-from dippm.runs.tracking.order import Rank, rank_of
+from dippm.runs.tracking.run_config import Rank, rank_of
 from tests.unit.tracking.commands import PATIENCE_S, ended, environment, words
 
 CODE = """

@@ -20,7 +20,7 @@ SHORT = len("GPU-01234567")
 
 
 def sources_of(names: Sequence[str], *, devices: Sequence[str] = ("0",)) -> tuple[str, ...]:
-    """Return what listeners are views on, as `RunOrder.metrics` takes it; each works here.
+    """Return what listeners are views on, as `RunConfig.metrics` takes it; each works here.
 
     Args:
         names: of listeners as radT spells them: "smi", "dcgmi", "top", "free", "iostat", "ps";

@@ -1,4 +1,4 @@
-"""The book of a plan: what became of its rows, written back while it is carried out.
+"""Writes the status of a plan's rows back to its file while the plan runs.
 
 Of a table only the cells Status and Run change. If somebody else changed the file meanwhile, if it
 may not be written, or if it has no such cells, all is written to `<plan>.status.csv` instead, which
@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dippm.runs.plans.cells import Cell, replaced
-from dippm.runs.plans.place import may_be_written, write_whole
 from dippm.runs.plans.plan import Plan
 from dippm.runs.plans.row import Row
+from dippm.runs.plans.state_paths import may_be_written, write_whole
 from dippm.runs.plans.status import Status
 from dippm.runs.plans.table import write_table
 
 
-class Book:
+class StatusWriter:
     """Writes what becomes of the rows of a plan; hold its lock.
 
     Args:
@@ -46,7 +46,7 @@ class Book:
             self._take_up()
 
     def row(self, number: int) -> Row:
-        """Return a row as it stands in the book."""
+        """Return a row with its latest status."""
         return self._rows[number]
 
     def write(self, changes: Mapping[int, tuple[Status, str]]) -> None:

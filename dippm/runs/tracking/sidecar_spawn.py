@@ -1,4 +1,4 @@
-"""Start the keeper of a run, from a workload: no thread, no child that somebody could wait for."""
+"""Start the sidecar of a run, from a workload: no thread, no child that somebody could wait for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dippm.base.boot import boot
-from dippm.runs.tracking.keeper_words import CLOSED, CLOSED_NOW, HEAR, LOG, SAY, TALK
+from dippm.runs.tracking.sidecar_protocol import CLOSED, CLOSED_NOW, HEAR, LOG, SAY, TALK
 
 if TYPE_CHECKING:
-    from dippm.runs.tracking.order import RunOrder
+    from dippm.runs.tracking.run_config import RunConfig
 
 START_S = 10.0
 END_S = 5.0
@@ -25,8 +25,8 @@ BESIDE = '"$0" "$@" & exit 0'
 """What a shell starts so is no child of ours, and Ctrl-C does not reach it."""
 
 
-class KeeperOrder(NamedTuple):
-    """What a keeper is to do.
+class SidecarConfig(NamedTuple):
+    """What a sidecar is to do.
 
     Attributes:
         folder: of the run.
@@ -38,7 +38,7 @@ class KeeperOrder(NamedTuple):
         device: of sources of a GPU: NVML index or UUID.
         program: whose packages are recorded; "" if they are already.
         cwd: whose commit is recorded.
-        talks: whether it has the owner's stderr; set by `start_keeper`.
+        talks: whether it has the owner's stderr; set by `start_sidecar`.
     """
 
     folder: str
@@ -53,8 +53,8 @@ class KeeperOrder(NamedTuple):
     talks: bool = False
 
 
-class Keeper:
-    """The owner's side of a keeper.
+class Sidecar:
+    """The owner's side of a sidecar.
 
     Attributes:
         pid: its process; 0 before it is ready.
@@ -96,7 +96,7 @@ class Keeper:
         return False
 
     def close(self, *, wait_s: float = 0.0) -> bool:
-        """Say that the run's end is written; the keeper does the rest alone.
+        """Say that the run's end is written; the sidecar does the rest alone.
 
         Args:
             wait_s: how long to wait until it has done so, the run's way into the store included.
@@ -152,38 +152,38 @@ class Keeper:
 
 
 def start_sampler(
-    folder: Path, order: RunOrder, *, pid: int, program: str, cwd: str, number: int = 1
-) -> Keeper:
-    """Start a keeper that samples a tree of processes into the folder of a run.
+    folder: Path, config: RunConfig, *, pid: int, program: str, cwd: str, number: int = 1
+) -> Sidecar:
+    """Start a sidecar that samples a tree of processes into the folder of a run.
 
     Args:
         folder: of the run, which this process ends.
-        order: what is sampled, and how often.
+        config: what is sampled, and how often.
         pid: root of the tree; 0 if it is told later.
-        program: see `KeeperOrder`.
-        cwd: see `KeeperOrder`.
-        number: of the keeper within the run; each has a file of samples of its own.
+        program: see `SidecarConfig`.
+        cwd: see `SidecarConfig`.
+        number: of the sidecar within the run; each has a file of samples of its own.
 
     Raises:
         OSError: if no process can be started here.
     """
-    return start_keeper(
-        KeeperOrder(
+    return start_sidecar(
+        SidecarConfig(
             folder=str(folder),
             out=str(folder / f"samples-{number}.dippm"),
             owner=os.getpid(),
             pid=pid,
-            hz=order.hz,
-            sources=order.metrics,
-            device=order.device,
+            hz=config.hz,
+            sources=config.metrics,
+            device=config.device,
             program=program,
             cwd=cwd,
         )
     )
 
 
-def start_keeper(order: KeeperOrder) -> Keeper:
-    """Start a keeper.
+def start_sidecar(config: SidecarConfig) -> Sidecar:
+    """Start a sidecar.
 
     Raises:
         OSError: if no process can be started here.
@@ -196,7 +196,7 @@ def start_keeper(order: KeeperOrder) -> Keeper:
     high = [fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, 10) for pipe in (theirs_hear, theirs_say)]
     os.close(theirs_hear)
     os.close(theirs_say)
-    log = str(Path(order.folder) / LOG)
+    log = str(Path(config.folder) / LOG)
     talks = sys.stderr is not None and _is_open(2)  # else that number is another file's
     actions: list[tuple[int, int, str, int, int] | tuple[int, int, int]] = [
         *([(os.POSIX_SPAWN_DUP2, 2, TALK)] if talks else []),
@@ -206,13 +206,13 @@ def start_keeper(order: KeeperOrder) -> Keeper:
         (os.POSIX_SPAWN_DUP2, high[0], HEAR),
         (os.POSIX_SPAWN_DUP2, high[1], SAY),
     ]
-    run = "from dippm.runs.tracking.keeper import main; main(sys.argv[1])"
+    run = "from dippm.runs.tracking.sidecar import main; main(sys.argv[1])"
     words = [
         sys.executable,
         "-P",
         "-c",
         boot(run),
-        json.dumps(order._replace(talks=talks)._asdict()),
+        json.dumps(config._replace(talks=talks)._asdict()),
     ]
     try:
         # It ends on SIGTERM in order, but only when it can: until then the signal waits.
@@ -232,7 +232,7 @@ def start_keeper(order: KeeperOrder) -> Keeper:
         for pipe in high:
             os.close(pipe)
     _reap(shell)
-    return Keeper(ours_hear, ours_say)
+    return Sidecar(ours_hear, ours_say)
 
 
 def _is_open(descriptor: int) -> bool:

@@ -9,7 +9,7 @@ from dippm.runs.plans.row import Row
 from dippm.runs.plans.status import Status
 
 
-class Terms(NamedTuple):
+class PlanOptions(NamedTuple):
     """How a plan is carried out.
 
     Attributes:
@@ -27,14 +27,18 @@ class Terms(NamedTuple):
     ray: str = ""
 
 
-class Noted(Protocol):
+Terms = PlanOptions
+"""Former name."""
+
+
+class StatusSink(Protocol):
     """Who writes what became of rows."""
 
     def write(self, changes: Mapping[int, tuple[Status, str]]) -> None:
         """Write status and uuid of some rows."""
 
 
-class Audience(Protocol):
+class PlanObserver(Protocol):
     """Who hears what happens."""
 
     def line(self, name: str, text: str) -> None:
@@ -47,7 +51,7 @@ class Audience(Protocol):
         """Hear what became of a row, and how long it took."""
 
 
-class Outcome(NamedTuple):
+class PlanOutcome(NamedTuple):
     """What became of a plan.
 
     Attributes:

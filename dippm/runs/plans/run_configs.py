@@ -15,13 +15,13 @@ from dippm.runs.plans.plan import is_plan
 from dippm.runs.plans.row import Row, as_options, settings_of, words_of
 from dippm.runs.plans.workload import Workload, shares_a_device
 from dippm.runs.tracking.listeners import split_profiler
-from dippm.runs.tracking.order import RunOrder
+from dippm.runs.tracking.run_config import RunConfig
 
 ALWAYS = ("tree",)
 """Sampled whatever a row asks for: the run's own processes."""
 
 
-def command_of(
+def resolve_command(
     file: str, arguments: Sequence[str], beside: Path | None = None, *, whole: bool = False
 ) -> tuple[str, ...]:
     """Return the command that runs a file, or a command, with arguments.
@@ -63,7 +63,7 @@ def arguments_of(row: Row) -> tuple[str, ...]:
     return as_options(words) if row.file.endswith(".py") else words
 
 
-def order_of(
+def run_config_of(
     workload: Workload,
     row: Row,
     seat: Seat,
@@ -73,8 +73,8 @@ def order_of(
     hz: float = 10.0,
     store: str = "",
     timeout_s: float = 0.0,
-) -> RunOrder:
-    """Return the order of a row's run.
+) -> RunConfig:
+    """Return the configuration of a row's run.
 
     Args:
         workload: that the row is of.
@@ -87,7 +87,7 @@ def order_of(
         timeout_s: it is ended after so long; 0 for no limit.
 
     Raises:
-        PlanError: as `command_of`.
+        PlanError: as `resolve_command`.
     """
     letter = workload.letters[workload.rows.index(row)]
     arguments = arguments_of(row)
@@ -102,8 +102,8 @@ def order_of(
     }
     if plan is not None:
         tags |= {"plan": str(plan), "row": str(row.number)}
-    return RunOrder(
-        command=command_of(row.file, arguments, plan.parent if plan else None),
+    return RunConfig(
+        command=resolve_command(row.file, arguments, plan.parent if plan else None),
         name=workload.run_name(row),
         experiment=workload.experiment,
         store=store,

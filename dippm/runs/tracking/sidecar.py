@@ -7,9 +7,9 @@ end of the one who started it nor a signal of the terminal ends it. What `Warner
 the stderr of its owner, which it holds no longer than it samples. With its owner it talks in lines
 over two pipes:
 
-    keeper: ready PID                    owner: watch PID    (unless the order names it)
-    keeper: sampling
-    keeper: ended | failed REASON        owner: closed       (end.json is written)
+    sidecar: ready PID                   owner: watch PID    (unless the config names it)
+    sidecar: sampling
+    sidecar: ended | failed REASON       owner: closed       (end.json is written)
                                          owner: closed now   (and it waits for the store)
 
 An owner that goes without "closed" was killed: the run is marked as lost, its samples are kept.
@@ -41,7 +41,14 @@ from dippm.runs.store.turn import (
     request_attach,
     wait_until_quiet,
 )
-from dippm.runs.tracking.keeper_words import ATTACH_VARIABLE, CLOSED, CLOSED_NOW, HEAR, SAY, TALK
+from dippm.runs.tracking.sidecar_protocol import (
+    ATTACH_VARIABLE,
+    CLOSED,
+    CLOSED_NOW,
+    HEAR,
+    SAY,
+    TALK,
+)
 from dippm.runs.tracking.warner import Warner
 
 LOST = "whoever ran it was killed"
@@ -49,24 +56,24 @@ ENVIRONMENT_S = 60
 
 
 def main(text: str) -> None:
-    """Keep the run of an order, a JSON object; see `dippm.runs.tracking.keeper_start`."""
-    order: dict[str, Any] = json.loads(text)
+    """Keep a run, as a `SidecarConfig` in JSON says; see `dippm.runs.tracking.sidecar_spawn`."""
+    config: dict[str, Any] = json.loads(text)
     # Pipes of others would not end before we do.
-    os.closerange(TALK + order["talks"], os.sysconf("SC_OPEN_MAX"))
+    os.closerange(TALK + config["talks"], os.sysconf("SC_OPEN_MAX"))
     with contextlib.suppress(OSError):
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     live = hold_live()
-    folder = Path(order["folder"])
-    owner = _watch(order["owner"])
-    facts = _tell_environment(folder, order) if order["program"] else 0
+    folder = Path(config["folder"])
+    owner = _watch(config["owner"])
+    facts = _tell_environment(folder, config) if config["program"] else 0
     _say(f"ready {os.getpid()}")
-    pid = order["pid"] or _told_pid(owner)
-    if pid and order["sources"]:
-        _sample(order, pid)
+    pid = config["pid"] or _told_pid(owner)
+    if pid and config["sources"]:
+        _sample(config, pid)
     else:
         _say("ended")
-    if order["talks"]:
+    if config["talks"]:
         os.close(TALK)
     last = _wait_for_owner(owner)
     if not (folder / END).exists():
@@ -79,13 +86,13 @@ def main(text: str) -> None:
     _attach(folder, now=last == CLOSED_NOW)
 
 
-def _sample(order: dict[str, Any], pid: int) -> None:
-    words = ["--pid", str(pid), "--out", order["out"], "--hz", str(order["hz"])]
-    words += ["--sources", ",".join(order["sources"]), "--device", str(order["device"])]
-    if order["owner"] != pid:  # a runner, which becomes the parent of what leaves its command
-        words += ["--adopter", str(order["owner"])]
+def _sample(config: dict[str, Any], pid: int) -> None:
+    words = ["--pid", str(pid), "--out", config["out"], "--hz", str(config["hz"])]
+    words += ["--sources", ",".join(config["sources"]), "--device", str(config["device"])]
+    if config["owner"] != pid:  # a runner, which becomes the parent of what leaves its command
+        words += ["--adopter", str(config["owner"])]
     try:
-        warner = Warner(Path(order["folder"]), TALK if order["talks"] else None)
+        warner = Warner(Path(config["folder"]), TALK if config["talks"] else None)
         sampler = Sampler(parse(words), _until_it_fails(warner.look))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         _say("sampling")
@@ -151,7 +158,7 @@ def _watch(pid: int) -> int | None:
         return None
 
 
-def _tell_environment(folder: Path, order: dict[str, Any]) -> int:
+def _tell_environment(folder: Path, config: dict[str, Any]) -> int:
     """Start a process that finds out what the run depends on; return its number."""
     child = os.fork()
     if child:
@@ -163,8 +170,8 @@ def _tell_environment(folder: Path, order: dict[str, Any]) -> int:
         from dippm.runs.tracking.environment import commit, host, packages
 
         events = RunFolder(folder)
-        events.settings(environment={**host(), **packages(order["program"])})
-        events.settings(environment=commit(order["cwd"]))
+        events.settings(environment={**host(), **packages(config["program"])})
+        events.settings(environment=commit(config["cwd"]))
     except BaseException as error:
         sys.stderr.write(f"environment: {type(error).__name__}: {error}\n")
     finally:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from dippm.errors import DippmError
 from dippm.runs.colocation import Seat, seated
-from dippm.runs.plans.choice_of_rows import metrics_of
 from dippm.runs.plans.interrupts import Interrupts
 from dippm.runs.plans.journal import Journal
-from dippm.runs.plans.orders import order_of
+from dippm.runs.plans.options import PlanObserver, PlanOptions, StatusSink
 from dippm.runs.plans.row import Row
-from dippm.runs.plans.row_process import Gate
+from dippm.runs.plans.row_process import StartBarrier
+from dippm.runs.plans.row_selection import metrics_of
+from dippm.runs.plans.run_configs import run_config_of
 from dippm.runs.plans.running import RunningRow, environment_of
 from dippm.runs.plans.status import Status
-from dippm.runs.plans.terms import Audience, Noted, Terms
 from dippm.runs.plans.workload import Workload
 
 PATIENCE_S = 20.0
@@ -28,7 +28,7 @@ LOOK_S = 1.0
 NOT_SEATED = Status("FAILED", "devices")
 
 
-class CarriedOut:
+class WorkloadExecutor:
     """Carries a workload out.
 
     Args:
@@ -45,15 +45,15 @@ class CarriedOut:
         *,
         plan: Path | None,
         group: str,
-        terms: Terms,
-        book: Noted,
+        options: PlanOptions,
+        writer: StatusSink,
         journal: Journal,
         interrupts: Interrupts,
-        audience: Audience,
+        observer: PlanObserver,
     ) -> None:
         self._workload, self._rows, self._plan, self._group = workload, rows, plan, group
-        self._terms, self._book, self._journal = terms, book, journal
-        self._interrupts, self._audience = interrupts, audience
+        self._options, self._writer, self._journal = options, writer, journal
+        self._interrupts, self._observer = interrupts, observer
         self._running: list[RunningRow] = []
         self._selector = selectors.DefaultSelector()
         self._asked, self._ask_again = 0, float("inf")
@@ -93,13 +93,13 @@ class CarriedOut:
 
     def _refused(self, error: DippmError) -> None:
         for row in self._rows:
-            self._audience.say(f"row {row.number}: {error.message}")
-        self._book.write({row.number: (NOT_SEATED, "") for row in self._rows})
+            self._observer.say(f"row {row.number}: {error.message}")
+        self._writer.write({row.number: (NOT_SEATED, "") for row in self._rows})
         for row in self._rows:
-            self._audience.became(row, NOT_SEATED, 0.0)
+            self._observer.became(row, NOT_SEATED, 0.0)
 
     def _carry_out(self, seats: dict[int, Seat]) -> None:
-        gate = Gate()
+        gate = StartBarrier()
         self._selector.register(self._interrupts.handle, selectors.EVENT_READ, self._interrupted)
         try:
             for row in self._rows:
@@ -118,31 +118,31 @@ class CarriedOut:
             self._until(lambda: all(one.over for one in self._running))
             self._selector.unregister(self._interrupts.handle)
 
-    def _start(self, row: Row, seat: Seat, gate: Gate) -> None:
-        order = order_of(
+    def _start(self, row: Row, seat: Seat, gate: StartBarrier) -> None:
+        config = run_config_of(
             self._workload,
             row,
             seat,
             plan=self._plan,
             metrics=metrics_of(row),
-            hz=self._terms.hz,
-            store=self._terms.store,
-            timeout_s=self._terms.timeout_s,
+            hz=self._options.hz,
+            store=self._options.store,
+            timeout_s=self._options.timeout_s,
         )
         letter = self._workload.letters[self._workload.rows.index(row)]
         environment = environment_of(seat.environment, self._group, os.environ)
         self._journal.write(row=row.number)
-        one = RunningRow(row, letter, order, environment, gate, self._audience.line)
+        one = RunningRow(row, letter, config, environment, gate, self._observer.line)
         self._journal.write(row=row.number, process=str(one.process))
         self._running.append(one)
         self._selector.register(one.report, selectors.EVENT_READ, lambda: self._hear(one))
         self._selector.register(one.output, selectors.EVENT_READ, lambda: self._print(one))
 
-    def _go(self, gate: Gate) -> None:
+    def _go(self, gate: StartBarrier) -> None:
         """Write what is about to happen, then let all start at once."""
         for one in self._running:
             self._journal.write(row=one.row.number, run=one.run, folder=one.folder)
-        self._book.write(
+        self._writer.write(
             {
                 one.row.number: (Status("RUNNING", str(one.process)), one.run)
                 for one in self._running
@@ -169,11 +169,11 @@ class CarriedOut:
                 self._selector.unregister(handle)
         status = one.end()
         if self._passed:
-            self._book.write({one.row.number: (status, one.run)})
-            self._audience.became(one.row, status, time.monotonic() - self._began)
+            self._writer.write({one.row.number: (status, one.run)})
+            self._observer.became(one.row, status, time.monotonic() - self._began)
         elif not self._asked and not one.ready:  # the others are sent away, and wait for next time
-            self._audience.say(f"row {one.row.number} could not be prepared: {status}")
-            self._book.write({one.row.number: (Status("LOST"), "")})
+            self._observer.say(f"row {one.row.number} could not be prepared: {status}")
+            self._writer.write({one.row.number: (Status("LOST"), "")})
         self._journal.write(row=one.row.number, ended=str(status))
 
     def _print(self, one: RunningRow) -> None:
@@ -188,7 +188,7 @@ class CarriedOut:
     def _ask(self) -> None:
         self._asked += 1
         if self._asked == 1:
-            self._audience.say("interrupting what runs; once more ends it at once")
+            self._observer.say("interrupting what runs; once more ends it at once")
         self._ask_again = time.monotonic() + PATIENCE_S
         for one in self._running:
             one.ask()

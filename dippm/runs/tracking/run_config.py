@@ -16,7 +16,7 @@ MOST_HZ = 1000
 FIRST_PROFILED = 20
 
 
-class RunOrder(NamedTuple):
+class RunConfig(NamedTuple):
     """A command, and what is recorded of it.
 
     Attributes:
@@ -72,6 +72,10 @@ class RunOrder(NamedTuple):
         )
 
 
+RunOrder = RunConfig
+"""Former name."""
+
+
 def new_start(*, experiment: str, tags: Mapping[str, str], group: str = "", **given: Any) -> Start:
     """Return the start of a run by this process; a rank of a job joins the group of its job."""
     rank = rank_of(os.environ)
@@ -96,28 +100,28 @@ def _cwd() -> str:
         return ""
 
 
-def in_memory(order: RunOrder) -> int:
-    """Return a file of memory that holds an order, for a process that inherits it.
+def write_to_memory(config: RunConfig) -> int:
+    """Return a file of memory that holds a run configuration, for a process that inherits it.
 
     It may be larger than an argument, and is nobody's to read.
     """
-    held = os.memfd_create("order", 0)
+    held = os.memfd_create("config", 0)
     with open(os.dup(held), "w", encoding="utf-8") as file:
-        json.dump(as_json(order), file)
+        json.dump(as_json(config), file)
     os.lseek(held, 0, os.SEEK_SET)
     return held
 
 
-def order_in(descriptor: int) -> RunOrder:
-    """Return the order that a file of memory holds, and close it."""
+def read_from_memory(descriptor: int) -> RunConfig:
+    """Return the run configuration that a memory file holds, and close it."""
     with open(descriptor, encoding="utf-8") as file:
         held = json.load(file)
     lists = {name: tuple(held[name]) for name in ("command", "metrics")}
-    return RunOrder(**{**held, **lists})
+    return RunConfig(**{**held, **lists})
 
 
-def checked(order: RunOrder) -> RunOrder:
-    """Return an order that makes sense.
+def checked(config: RunConfig) -> RunConfig:
+    """Return a run configuration that makes sense.
 
     Raises:
         RunError: if a rate or time makes none.
@@ -129,14 +133,14 @@ def checked(order: RunOrder) -> RunOrder:
     from dippm.errors import RunError
     from dippm.measure.sources.registry import BUILT_IN
 
-    if not 0 < order.hz <= MOST_HZ:
+    if not 0 < config.hz <= MOST_HZ:
         hint = f"Give hz above 0 and at most {MOST_HZ}; 10 costs next to nothing."
-        raise RunError(f"{order.hz:g} samples per second cannot be taken", hint)
-    if any(word.partition("@")[0].partition(":")[0] not in BUILT_IN for word in order.metrics):
+        raise RunError(f"{config.hz:g} samples per second cannot be taken", hint)
+    if any(word.partition("@")[0].partition(":")[0] not in BUILT_IN for word in config.metrics):
         from dippm.runs.tracking.listeners import sources_of
 
-        order = order._replace(metrics=sources_of(order.metrics, devices=(order.device,)))
-    for word in order.metrics:
+        config = config._replace(metrics=sources_of(config.metrics, devices=(config.device,)))
+    for word in config.metrics:
         _, at, own_hz = word.partition("@")
         try:
             if at and not 0 < decimal_number(own_hz) <= MOST_HZ:
@@ -144,11 +148,11 @@ def checked(order: RunOrder) -> RunOrder:
         except ValueError:
             hint = "Say how often as nvml@5, five times a second."
             raise RunError(f"{word!r} says no rate", hint) from None
-    if order.profile:
+    if config.profile:
         from dippm.runs.tracking.profilers import check_profiler
 
-        check_profiler(order.profile, order.profile_at, order.command, order.metrics)
-    return order
+        check_profiler(config.profile, config.profile_at, config.command, config.metrics)
+    return config
 
 
 # Which rank of which job a process is, as the launchers of MPI and SLURM tell it.

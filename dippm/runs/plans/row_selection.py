@@ -7,18 +7,18 @@ from pathlib import Path
 
 from dippm.errors import DippmError, PlanError
 from dippm.runs.plans.assumed import AssumedBoards, look_at
-from dippm.runs.plans.orders import arguments_of, command_of
 from dippm.runs.plans.row import Row
+from dippm.runs.plans.run_configs import arguments_of, resolve_command
 from dippm.runs.plans.status import Process
 from dippm.runs.plans.workload import Workload, shares_a_device
 from dippm.runs.tracking.listeners import check_names, sources_of, split_profiler
-from dippm.runs.tracking.order import FIRST_PROFILED
 from dippm.runs.tracking.profilers import check_profiler
+from dippm.runs.tracking.run_config import FIRST_PROFILED
 
 MOST_SHOWN = 10
 
 
-def to_run(
+def select_rows(
     workload: Workload, *, rerun_failed: bool = False
 ) -> tuple[tuple[Row, ...], tuple[str, ...]]:
     """Return the rows of a workload that are to be run, and remarks on others.
@@ -71,7 +71,7 @@ def _profiler_works(row: Row, beside: Path | None) -> None:
     """Raise if the profiler among a row's listeners cannot work here."""
     _, profiler = split_profiler(row.listeners)
     if profiler:
-        command = command_of(row.file, arguments_of(row), beside)
+        command = resolve_command(row.file, arguments_of(row), beside)
         check_profiler(profiler, FIRST_PROFILED, command, metrics_of(row))
 
 
@@ -113,7 +113,7 @@ def _wrong(
     """Return why a row cannot be run; what was looked at for another is not looked at again."""
     ways = sorted(other.sharing for other in rows if _together(row, other))
     steps: dict[object, Callable[[], object]] = {
-        ("file", row.file): lambda: command_of(row.file, arguments_of(row), beside),
+        ("file", row.file): lambda: resolve_command(row.file, arguments_of(row), beside),
     }
     if assumed is None:
         steps |= {

@@ -187,10 +187,10 @@ class _InMemory:
     """A store that has its runs at hand."""
 
     def __init__(self, runs: int, file: Path) -> None:
-        from dippm.runs.store.place import place_of
-        from dippm.runs.store.stored import StoredRun
+        from dippm.runs.store.location import locate_store
+        from dippm.runs.store.stored_run import StoredRun
 
-        self.place = place_of(str(file))
+        self.place = locate_store(str(file))
         summaries = {f"tree.q{n}.{k}": n / 3 for n in range(10) for k in ("mean", "max", "p95")}
         self._runs = [
             StoredRun(
@@ -239,7 +239,7 @@ def list_stored(place: Path, runs: int) -> None:
     """Say how long the runs of a real store of MLflow take until they can be listed."""
     from dataclasses import replace
 
-    from dippm.runs.store.gathered import gather
+    from dippm.runs.store.run_contents import gather
     from dippm.runs.store.runs import open_store
     from dippm.show.ui.library import Library
     from tests.run_folders import make_run

@@ -13,10 +13,10 @@ def _tables(tmp_path_factory) -> Path:
     """A store without runs; to make its tables takes seconds, so it is made once and copied."""
     pytest.importorskip("mlflow", reason="the store of runs needs the extra track")
     from dippm.runs.store.client import connect
-    from dippm.runs.store.place import place_of
+    from dippm.runs.store.location import locate_store
 
     path = tmp_path_factory.mktemp("store") / "runs.db"
-    connect(place_of(str(path)))
+    connect(locate_store(str(path)))
     return path
 
 

@@ -873,7 +873,7 @@ from dippm.model.relax.onnx.paths import path_of
 from dippm.show.report.console import console, print_text
 from dippm.runs.store import query
 from dippm.runs.store.names import key, keys
-from dippm.runs.store.place import Place
+from dippm.runs.store.location import StoreLocation
 from dippm.base.printable import legible
 from dippm.show.ui.selection import filtered
 
@@ -903,8 +903,8 @@ assert path_of(onnx.helper.make_node("My(Op", [], [], name="/block/My(Op_1"), []
 out = io.StringIO()
 print_text("x" + " " * N + "y", out)
 console(out).print("x" + " " * N + "y", markup=False, soft_wrap=True)
-Place("://:" * N).shown()
-assert Place("postgresql://me:secret@host/runs").shown() == "postgresql://me:***@host/runs"
+StoreLocation("://:" * N).shown()
+assert StoreLocation("postgresql://me:secret@host/runs").shown() == "postgresql://me:***@host/runs"
 assert len(keys(f"{n}?" + "x" * 300 for n in range(2000))) == 2000
 assert len(keys("x" * 250 + str(n) for n in range(20_000))) == 20_000
 for text in (". " * N, "./" * N, "/" * N):

@@ -53,8 +53,8 @@ def compare_run(
     with errors_reported(as_json=json):
         from dippm.runs.store.attach import attach_all
         from dippm.runs.store.runs import open_store
-        from dippm.runs.tracking.accepted import HINT, coverage
-        from dippm.runs.tracking.accepted import accept as take
+        from dippm.runs.tracking.accepted_runs import HINT, coverage
+        from dippm.runs.tracking.accepted_runs import accept as take
         from dippm.runs.tracking.run_comparison import DOCUMENT
         from dippm.runs.tracking.run_comparison import compare_run as compared
 
@@ -92,7 +92,7 @@ def _co_located(
 ) -> None:
     """Say how much longer runs took together than alone."""
     with errors_reported(as_json=json):
-        from dippm.runs.colocation.foretold import foretell
+        from dippm.runs.colocation.predicted_slowdowns import predict_slowdowns
         from dippm.runs.colocation.slowdown import DOCUMENT, slowdown
         from dippm.runs.store.attach import attach_all
         from dippm.runs.store.runs import open_store
@@ -107,7 +107,9 @@ def _co_located(
             span=span,
             idle_w=idle_w,
         )
-        found = found.beside(foretell([opened.run(one.uuid) for one in found.runs]))
+        found = found.with_predictions(
+            predict_slowdowns([opened.run(one.uuid) for one in found.runs])
+        )
         opened.keep(run, DOCUMENT, found.to_dict(), found.key_figures())
     if json:
         print_json("compare-collocated", found.to_dict())

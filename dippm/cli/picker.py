@@ -9,7 +9,7 @@ import typer
 
 from dippm.base.printable import printable
 from dippm.errors import DippmError
-from dippm.runs.store.stored import StoredRun
+from dippm.runs.store.stored_run import StoredRun
 from dippm.show.report.runs.catalogue import Entry, chosen
 from dippm.show.report.runs.listing import when
 

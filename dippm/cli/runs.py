@@ -50,12 +50,12 @@ def runs(
 
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.runs.store.attach import attach_all
-        from dippm.runs.store.place import place_of
+        from dippm.runs.store.location import locate_store
         from dippm.runs.store.query import Condition
         from dippm.runs.store.runs import open_store, run_of_folder
 
         replayed = attach_all(store=store)
-        here = place_of(store)
+        here = locate_store(store)
         attaching = [run_of_folder(f) for f, uri in replayed.attaching.items() if uri == here.uri]
         schema = "runs"
         if attach:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dippm.base.interrupt import end_at_once
 
 if TYPE_CHECKING:
-    from dippm.runs.store.stored import StoredRun
+    from dippm.runs.store.stored_run import StoredRun
 
 BACK_ENDS = ("matplotlib", "plotly", "text", "csv")
 

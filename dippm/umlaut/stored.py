@@ -10,7 +10,7 @@ from dippm.errors import RunError
 
 if TYPE_CHECKING:
     from dippm.measure.readings import Absent
-    from dippm.runs.store.stored import StoredRun
+    from dippm.runs.store.stored_run import StoredRun
     from dippm.umlaut.rows import Readings, Row
 
 MOST_RUNS = 1000
@@ -40,16 +40,16 @@ def attach_again(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
     """
     from dippm.runs.store.attach import attached_to
     from dippm.runs.store.folder import read_folder
-    from dippm.runs.store.place import place_of
+    from dippm.runs.store.location import locate_store
 
     count = 0
     for folder in folders:
         try:
-            asked, there = place_of(store).shown(), attached_to(folder)
+            asked, there = locate_store(store).shown(), attached_to(folder)
             start = read_folder(folder).start
             if there == asked or DATABASE not in start.tags:
                 continue
-            waits = start.store and not there and place_of(start.store).shown() != asked
+            waits = start.store and not there and locate_store(start.store).shown() != asked
             for address in (start.store, store) if waits else (store,):
                 _, waiting = attach_now([folder], address)
                 if waiting:

@@ -326,8 +326,8 @@ def _run(folder: Path, name: str) -> list[bytes]:
 
 def _read_run(name: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
-        from dippm.runs.store.gathered import gather
-        from dippm.runs.store.logged import logged_metrics, logged_params, logged_tags
+        from dippm.runs.store.mlflow_fields import logged_metrics, logged_params, logged_tags
+        from dippm.runs.store.run_contents import gather
         from dippm.umlaut.rows import rows_of_folder
         from tests.run_folders import make_run
 
@@ -651,7 +651,7 @@ def _read_store(path: Path) -> None:
 
 
 def _record(folder: Path) -> list[bytes]:
-    from dippm.runs.store.gathered import gather
+    from dippm.runs.store.run_contents import gather
     from tests.run_folders import make_run
 
     return [json.dumps(gather(make_run(folder / "spool")).document(), default=str).encode()]
@@ -659,7 +659,7 @@ def _record(folder: Path) -> list[bytes]:
 
 def _read_record(path: Path) -> None:
     """Read each part of a run of a store, whatever became of the others."""
-    from dippm.runs.store.stored import RECORD, StoredRun
+    from dippm.runs.store.stored_run import RECORD, StoredRun
 
     def fetch(name: str) -> Path | None:
         return path if name == RECORD else None

@@ -6,8 +6,8 @@ from dippm.errors import (
     DeviceBusyError,
     DevicePermissionError,
 )
-from dippm.runs.colocation.removal import undo
-from dippm.runs.colocation.seating import seated
+from dippm.runs.colocation.allocation import seated
+from dippm.runs.colocation.instance_removal import undo
 from dippm.runs.colocation.sharing import Seat, Sharing
 
 __all__ = [

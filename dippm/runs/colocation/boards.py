@@ -92,7 +92,7 @@ def neighbours(board: Board) -> tuple[Neighbour, ...]:
     try:
         running = board.nvml.nvmlDeviceGetComputeRunningProcesses(board.handle)
     except board.nvml.NVMLError as error:
-        raise refused(error, f"the processes on {board.uuid} cannot be listed") from error
+        raise collocation_error(error, f"the processes on {board.uuid} cannot be listed") from error
     mine = descendants(os.getpid())
     memory = {
         process.pid: None if process.usedGpuMemory is None else process.usedGpuMemory / MB
@@ -117,7 +117,7 @@ def check_alone(board: Board) -> None:
         )
 
 
-def refused(error: Exception, what: str) -> CollocationError:
+def collocation_error(error: Exception, what: str) -> CollocationError:
     """Return what a refusal of the driver means, with the next step."""
     code = getattr(error, "value", None)
     if code == NO_PERMISSION:
@@ -152,5 +152,5 @@ def _board(nvml: Any, device: str) -> Board:
     except (NotHere, ValueError) as missing:
         raise CollocationError(str(missing), NO_GPU) from None
     except nvml.NVMLError as error:
-        raise refused(error, f"device {device!r} cannot be used") from error
+        raise collocation_error(error, f"device {device!r} cannot be used") from error
     return Board(nvml, place.board, uuid, visible, profile_of(name) if place.is_slice else "")

@@ -51,7 +51,7 @@ class Entry:
     Attributes:
         path: of its file.
         owner: who did it.
-        slices: MIG slices, as `slices.Made.as_json` gives them.
+        slices: MIG slices, as `slices.CreatedSlice.as_json` gives them.
         servers: MPS servers, as `mps.Server.as_json` gives them.
     """
 

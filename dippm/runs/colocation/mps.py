@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dippm.errors import CollocationError
-from dippm.runs.colocation.outcome import Outcome
+from dippm.runs.colocation.outcome import UndoOutcome
 from dippm.runs.colocation.sharing import Sharing
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -105,7 +105,7 @@ def environment(server: Server, sharing: Sharing) -> dict[str, str]:
     return {**server.directories, **limits}
 
 
-def stop(server: Server) -> Outcome:
+def stop(server: Server) -> UndoOutcome:
     """End a server of ours: asked first, then by signals; its directories go with it."""
     running = _processes(server)
     if running:
@@ -118,16 +118,16 @@ def stop(server: Server) -> Outcome:
                 break
         else:
             left = ", ".join(map(str, _processes(server)))
-            return Outcome("left", f"{server} is left: process {left} does not end")
+            return UndoOutcome("left", f"{server} is left: process {left} does not end")
     folder = Path(server.folder)
     was_there = folder.exists()
     if folder.name.startswith(FOLDER):
         shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        return Outcome("left", f"{server} has ended; its directory cannot be removed")
+        return UndoOutcome("left", f"{server} has ended; its directory cannot be removed")
     if running:
-        return Outcome("undone", f"{server} was ended")
-    return Outcome("undone", f"{folder} was removed") if was_there else Outcome("nothing")
+        return UndoOutcome("undone", f"{server} was ended")
+    return UndoOutcome("undone", f"{folder} was removed") if was_there else UndoOutcome("nothing")
 
 
 def _limited(server: Server, sharing: Sharing) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dippm.devices import Placement
 from dippm.errors import CollocationError
-from dippm.runs.colocation.boards import Board, refused
+from dippm.runs.colocation.boards import Board, collocation_error
 
 PREFIX = "MIG "
 SHARED_ENGINES = 0
@@ -58,7 +58,7 @@ def check_mode(board: Board) -> None:
     try:
         current, pending = board.nvml.nvmlDeviceGetMigMode(board.handle)
     except board.nvml.NVMLError as error:
-        raise refused(error, f"{board.uuid} has no MIG mode") from error
+        raise collocation_error(error, f"{board.uuid} has no MIG mode") from error
     if current == 1 == pending:
         return
     change = "waits for a reset of the GPU" if current != pending else "is off"
@@ -91,14 +91,16 @@ def profiles(board: Board) -> tuple[Profile, ...]:
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
             continue  # this GPU has no such profile
         except nvml.NVMLError as error:
-            raise refused(error, f"the MIG profiles of {board.uuid} cannot be listed") from error
+            raise collocation_error(
+                error, f"the MIG profiles of {board.uuid} cannot be listed"
+            ) from error
         name = info.name.decode() if isinstance(info.name, bytes) else str(info.name)
         name = name.removeprefix(PREFIX).strip().casefold()
         found.append(Profile(name, info.id, info.sliceCount, info.instanceCount))
     return tuple(found)
 
 
-def possible(board: Board, profile: Profile) -> tuple[Placement, ...]:
+def possible_placements(board: Board, profile: Profile) -> tuple[Placement, ...]:
     """Return the places of a profile, whatever is there.
 
     Raises:
@@ -115,7 +117,7 @@ def possible(board: Board, profile: Profile) -> tuple[Placement, ...]:
         )
     except nvml.NVMLError as error:
         what = f"the places of {profile.name} on {board.uuid} cannot be listed"
-        raise refused(error, what) from error
+        raise collocation_error(error, what) from error
     return tuple(
         Placement(profile.name, place.start, place.size) for place in places[: count.value]
     )
@@ -128,13 +130,15 @@ def layout(board: Board, known: tuple[Profile, ...]) -> tuple[Instance, ...]:
         CollocationError: if the driver does not tell.
     """
     try:
-        found = [_told(board, handle) for p in known for handle in _handles(board, p)]
+        found = [_read_instance(board, handle) for p in known for handle in _handles(board, p)]
     except board.nvml.NVMLError as error:
-        raise refused(error, f"the slices of {board.uuid} cannot be listed") from error
+        raise collocation_error(error, f"the slices of {board.uuid} cannot be listed") from error
     return tuple(sorted(set(found), key=lambda instance: (instance.start, instance.id)))
 
 
-def named(instances: tuple[Instance, ...], known: tuple[Profile, ...]) -> tuple[Placement, ...]:
+def placements_of(
+    instances: tuple[Instance, ...], known: tuple[Profile, ...]
+) -> tuple[Placement, ...]:
     """Return instances as places of profiles; a profile that is not known is named by its id."""
     names = {profile.id: profile.name for profile in known}
     return tuple(
@@ -143,7 +147,7 @@ def named(instances: tuple[Instance, ...], known: tuple[Profile, ...]) -> tuple[
     )
 
 
-def make(board: Board, profile: Profile, place: Placement) -> Instance:
+def create_instance(board: Board, profile: Profile, place: Placement) -> Instance:
     """Make a GPU instance at a place.
 
     Raises:
@@ -155,12 +159,12 @@ def make(board: Board, profile: Profile, place: Placement) -> Instance:
         handle = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(
             board.handle, profile.id, byref(where)
         )
-        return _told(board, handle)
+        return _read_instance(board, handle)
     except nvml.NVMLError as error:
-        raise refused(error, f"{place} cannot be made on {board.uuid}") from error
+        raise collocation_error(error, f"{place} cannot be made on {board.uuid}") from error
 
 
-def fill(board: Board, profile: Profile, instance: Instance) -> str:
+def create_compute_instance(board: Board, profile: Profile, instance: Instance) -> str:
     """Make the compute instance that fills a GPU instance, and return the UUID of the slice.
 
     Raises:
@@ -172,18 +176,18 @@ def fill(board: Board, profile: Profile, instance: Instance) -> str:
         if handle is None:
             raise CollocationError(f"{what}: it is gone", "Someone else removed it: try again.")
         part = nvml.nvmlGpuInstanceCreateComputeInstance(
-            handle, filling(board, handle, profile.compute_slices)
+            handle, full_profile_id(board, handle, profile.compute_slices)
         )
         number = nvml.nvmlComputeInstanceGetInfo(part).id
         uuid = _uuid(board, instance.id, number)
     except nvml.NVMLError as error:
-        raise refused(error, what) from error
+        raise collocation_error(error, what) from error
     if uuid is None:
         raise CollocationError(f"{what}: it has no MIG device", "`nvidia-smi -L` lists them.")
     return uuid
 
 
-def filling(board: Board, handle: Any, compute_slices: int) -> int:
+def full_profile_id(board: Board, handle: Any, compute_slices: int) -> int:
     """Return the profile of the compute instance that takes all of a GPU instance."""
     nvml = board.nvml
     for asked in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
@@ -199,12 +203,12 @@ def filling(board: Board, handle: Any, compute_slices: int) -> int:
 def handle_of(board: Board, instance: Instance) -> Any | None:
     """Return the handle of an instance that is exactly as it was, None if there is none."""
     for handle in _handles(board, Profile("", instance.profile_id, 0, 0)):
-        if _told(board, handle) == instance:
+        if _read_instance(board, handle) == instance:
             return handle
     return None
 
 
-def parts(board: Board, handle: Any) -> list[tuple[Any, int]]:
+def compute_instances(board: Board, handle: Any) -> list[tuple[Any, int]]:
     """Return handle and profile of each compute instance in a GPU instance."""
     nvml, found = board.nvml, []
     for asked in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
@@ -226,7 +230,7 @@ def _handles(board: Board, profile: Profile) -> list[Any]:
     return list(room[: count.value])
 
 
-def _told(board: Board, handle: Any) -> Instance:
+def _read_instance(board: Board, handle: Any) -> Instance:
     info = board.nvml.nvmlGpuInstanceGetInfo(handle)
     return Instance(info.id, info.profileId, info.placement.start, info.placement.size)
 

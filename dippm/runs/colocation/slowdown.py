@@ -16,13 +16,13 @@ from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.errors import RunError
 from dippm.measure.readings import Absent
-from dippm.runs.colocation import together
-from dippm.runs.colocation.foretold import Foretold
-from dippm.runs.colocation.together import SharedEnergy, shared_energy
+from dippm.runs.colocation import neighbour_runs
+from dippm.runs.colocation.neighbour_runs import SharedEnergy, shared_energy
+from dippm.runs.colocation.predicted_slowdowns import PredictedSlowdown
 from dippm.runs.tracking.steps import timed_steps
 
 if TYPE_CHECKING:
-    from dippm.runs.store.stored import StoredRun
+    from dippm.runs.store.stored_run import StoredRun
 
 DOCUMENT = "slowdown"
 NEARLY_ALL = 0.9
@@ -31,7 +31,7 @@ Held = Literal["inside", "above", "below", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Slowed:
+class RunSlowdown:
     """A run that shared a device, beside runs of the same work that did not.
 
     Attributes:
@@ -105,7 +105,7 @@ class Slowdowns:
         energy: of their boards while all of them ran.
     """
 
-    runs: tuple[Slowed, ...]
+    runs: tuple[RunSlowdown, ...]
     energy: SharedEnergy
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,8 +132,8 @@ class Slowdowns:
             },
         }
 
-    def beside(self, foretold: Mapping[str, Foretold] | str) -> Slowdowns:
-        """Return the same with what was foretold of each run, see `foretell`."""
+    def with_predictions(self, foretold: Mapping[str, PredictedSlowdown] | str) -> Slowdowns:
+        """Return the same with what was foretold of each run, see `predict_slowdowns`."""
         if isinstance(foretold, str):
             runs = [replace(run, foretold_reason=foretold) for run in self.runs]
         else:
@@ -182,13 +182,13 @@ def slowdown(
         RunError: if the run shared nothing, or is one whose times do not count.
     """
     every = [run, *(other for other in runs if other.uuid != run.uuid)]
-    others = together.neighbours_of(run, every)
+    others = neighbour_runs.neighbours_of(run, every)
     if not others:
         raise RunError(
             f"run {run.uuid[:8]} shared no device with another run of this store",
             "Runs that overlap in time on one device are compared; give one that did.",
         )
-    if not together.counts(run):
+    if not neighbour_runs.is_comparable(run):
         raise RunError(
             f"the times of run {run.uuid[:8]} do not count: it is {run.status}, or was profiled",
             "Give a run that finished, without a profiler.",
@@ -199,14 +199,14 @@ def slowdown(
 
 def _slowed(
     run: StoredRun, every: Sequence[StoredRun], given: Sequence[StoredRun], span: str | None
-) -> Slowed:
-    others = together.neighbours_of(run, every)
-    shared = together.shared_time(run, others)
-    first, last = together.stretch(run)
+) -> RunSlowdown:
+    others = neighbour_runs.neighbours_of(run, every)
+    shared = neighbour_runs.shared_time(run, others)
+    first, last = neighbour_runs.time_range(run)
     overlap = sum(end - begin for begin, end in shared) / max(1, last - first)
     solo = list(given) or _alone(run, every)
     what, mine, error, reason = _time(run, span, shared, overlap)
-    if not together.counts(run):
+    if not neighbour_runs.is_comparable(run):
         mine, reason = None, f"its times do not count: it is {run.status}, or was profiled"
     times, errors = [], []
     for other in solo:
@@ -218,7 +218,7 @@ def _slowed(
             reason = reason or f"run {other.uuid[:8]} alone: {why or f'it has {kind} only'}"
     if not solo:
         reason = reason or "no run of the same work alone is in the store: run it once by itself"
-    return Slowed(
+    return RunSlowdown(
         run.uuid,
         run.name,
         run.start.tags.get("sharing", ""),
@@ -245,9 +245,9 @@ def _alone(run: StoredRun, every: Sequence[StoredRun]) -> list[StoredRun]:
             other
             for other in finished
             if (other.experiment == run.experiment) is mine
-            and together.same_work(run, other)
-            and together.counts(other)
-            and together.was_alone(other, every)
+            and neighbour_runs.same_work(run, other)
+            and neighbour_runs.is_comparable(other)
+            and neighbour_runs.was_alone(other, every)
         ]
         if found:
             return found
@@ -257,12 +257,12 @@ def _alone(run: StoredRun, every: Sequence[StoredRun]) -> list[StoredRun]:
 def _time(
     run: StoredRun,
     span: str | None,
-    stretches: Sequence[together.Stretch] | None,
+    ranges: Sequence[neighbour_runs.TimeRange] | None,
     overlap: float,
 ) -> tuple[str, float | None, float, str]:
     """Return what was timed, the time, its relative standard error, and why there is none."""
     if run.spans:
-        spans = run.spans if stretches is None else together.spans_within(run.spans, stretches)
+        spans = run.spans if ranges is None else neighbour_runs.spans_within(run.spans, ranges)
         try:
             steps = timed_steps(spans, span)
         except RunError as error:
@@ -290,7 +290,7 @@ def _noise(
     return 200 * either if either else None
 
 
-def _line(run: Slowed) -> str:
+def _line(run: RunSlowdown) -> str:
     unit = "s" if run.what == "seconds" else "ms"
     shared, alone = (
         "–" if time is None else f"{show(time)} {unit}" for time in (run.shared, run.alone)

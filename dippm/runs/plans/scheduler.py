@@ -23,7 +23,7 @@ from dippm.runs.plans.state_paths import lock_plan, state_folder
 from dippm.runs.plans.status_writer import StatusWriter
 from dippm.runs.plans.table import read_plan
 from dippm.runs.plans.workload import Workload
-from dippm.runs.store.turn import hold_live
+from dippm.runs.store.attach_lock import hold_live
 from dippm.runs.tracking.run_config import RunConfig, checked
 
 Chosen = list[tuple[Workload, tuple[Row, ...]]]

@@ -5,7 +5,7 @@
     python -m dippm.runs.store.attach SPOOL --key KEY --turn DESCRIPTOR
 
 Who keeps a run becomes the last of these when nothing is measured any more, so that no workload
-imports the store and no measurement has it beside it; see `dippm.runs.store.turn`.
+imports the store and no measurement has it beside it; see `dippm.runs.store.attach_lock`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dippm.errors import DippmError, RunError
-from dippm.runs.store.folder import SAMPLES, START, read_folder, spool
-from dippm.runs.store.record import Start
-from dippm.runs.store.runs import RunStore, open_store
-from dippm.runs.store.stored import StoredRun
-from dippm.runs.store.turn import (
+from dippm.runs.store.attach_lock import (
     PATIENCE_S,
     claim_turn,
     is_any_live,
     requested_folders,
     wait_until_quiet,
 )
+from dippm.runs.store.folder import SAMPLES, START, read_folder, spool
+from dippm.runs.store.record import Start
+from dippm.runs.store.runs import RunStore, open_store
+from dippm.runs.store.stored_run import StoredRun
 
 MARK = "attached.json"
 SILENT_S = 15.0
@@ -48,7 +48,7 @@ USAGE = "usage: python -m dippm.runs.store.attach (FOLDER | --all) [--store URI]
 
 
 @dataclass(slots=True)
-class Replayed:
+class AttachResult:
     """What became of the folders of a spool.
 
     Attributes:
@@ -85,14 +85,14 @@ def attached_to(folder: Path) -> str:
         return ""
 
 
-def attach_all(root: Path | None = None, store: str | None = None) -> Replayed:
+def attach_all(root: Path | None = None, store: str | None = None) -> AttachResult:
     """Attach every run of a spool that has ended, each to the store that it was meant for.
 
     Args:
         root: the spool, by default that of the user.
         store: where runs go that were meant for no store.
     """
-    replayed = Replayed()
+    replayed = AttachResult()
     meant: dict[str, list[Path]] = {}
     for file in sorted((root or spool()).glob(f"*/{START}")):
         folder = file.parent
@@ -129,7 +129,7 @@ def serve(root: Path, key: str, turn: int) -> None:
         RunError: if some could not be attached; the next turn tries them again.
     """
     end = time.monotonic() + PATIENCE_S
-    replayed = Replayed()
+    replayed = AttachResult()
     tried: set[Path] = set()  # marks cannot be written on a full disk
 
     def left() -> list[Path]:
@@ -157,7 +157,7 @@ def _is_done(folder: Path) -> bool:
     return True
 
 
-def _attach_batch(folders: list[Path], replayed: Replayed) -> None:
+def _attach_batch(folders: list[Path], replayed: AttachResult) -> None:
     """Attach folders that are meant for one store."""
     try:
         opened = open_store(read_folder(folders[0]).start.store or None)
@@ -168,14 +168,14 @@ def _attach_batch(folders: list[Path], replayed: Replayed) -> None:
 
 
 def _attach_many(
-    store: RunStore, folders: list[Path], replayed: Replayed, *, wait: bool = False
+    store: RunStore, folders: list[Path], replayed: AttachResult, *, wait: bool = False
 ) -> None:
     outcomes = store.attach_many(folders, wait=wait)
     for folder in folders:
         outcome = outcomes.get(folder)
         if outcome is None:
             replayed.waiting[folder] = "somebody else attaches it"
-            replayed.attaching[folder] = store.place.uri
+            replayed.attaching[folder] = store.location.uri
         elif isinstance(outcome, DippmError):
             replayed.waiting[folder] = outcome.message
         else:
@@ -201,7 +201,7 @@ def _batches(folders: list[Path], most: int = BATCH) -> Iterator[list[Path]]:
 def _mark(folder: Path, store: RunStore, run: StoredRun) -> None:
     beside = folder / f".{MARK}.{os.getpid()}"
     with contextlib.suppress(OSError):  # then it is attached again, which changes nothing
-        beside.write_text(json.dumps({"store": store.place.shown(), "uuid": run.uuid}))
+        beside.write_text(json.dumps({"store": store.location.shown(), "uuid": run.uuid}))
         os.replace(beside, folder / MARK)
 
 

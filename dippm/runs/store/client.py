@@ -1,4 +1,4 @@
-"""`connect`: the runs of a place, with a schema that is there, and errors of ours."""
+"""`connect`: the runs of a location, with a schema that is there, and errors of ours."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from dippm.base.progress import stage, tell
 from dippm.errors import StoreError, UnknownNameError
-from dippm.runs.store.place import STORE_VARIABLE, Place, place_of
+from dippm.runs.store.location import STORE_VARIABLE, StoreLocation, locate_store
 from dippm.runs.store.tables import tables_of
 from dippm.runs.store.through_mlflow import ThroughMlflow
 
 if TYPE_CHECKING:
-    from dippm.runs.store.logged import Metric
-    from dippm.runs.store.query import Clause, Found
+    from dippm.runs.store.mlflow_fields import LoggedMetric
+    from dippm.runs.store.query import Clause, RunEntry
 
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -59,7 +59,7 @@ class Runs(Protocol):
         """Write all that is written inside, or nothing, where that can be."""
         ...
 
-    def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[Found]:
+    def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[RunEntry]:
         """Yield runs, newest first.
 
         Args:
@@ -75,7 +75,7 @@ class Runs(Protocol):
     def log(
         self,
         id_: str,
-        metrics: Iterable[Metric],
+        metrics: Iterable[LoggedMetric],
         params: Mapping[str, str],
         tags: Mapping[str, str],
     ) -> None:
@@ -103,8 +103,8 @@ class StoreNotInstalledError(StoreError, ImportError):
     """The libraries of the store are missing."""
 
 
-def connect(place: Place) -> Runs:
-    """Return the runs of a place, without MLflow where that can be; a new database gets its tables.
+def connect(location: StoreLocation) -> Runs:
+    """Return the runs of a store, without MLflow if possible; a new database gets its tables.
 
     Raises:
         StoreNotInstalledError: if MLflow, or the driver of the database, is missing.
@@ -114,22 +114,22 @@ def connect(place: Place) -> Runs:
     for name, value in PATIENCE.items():
         os.environ.setdefault(name, value)
     tell("opening the store of runs")
-    with failures_of(place, "cannot open"):
-        if place.file is not None:
-            _make_file(place.file, place)
-        if tables := tables_of(place):
+    with failures_of(location, "cannot open"):
+        if location.file is not None:
+            _make_file(location.file, location)
+        if tables := tables_of(location):
             return tables
         from mlflow.tracking import MlflowClient
 
         _hush()
-        is_database = place.file is None and place.artifacts is not None
-        with _alone_in(place.uri) if is_database else contextlib.nullcontext():
-            client = MlflowClient(tracking_uri=place.uri)  # which makes the tables
-        return tables_of(place) or ThroughMlflow(place, client)
+        is_database = location.file is None and location.artifacts is not None
+        with _alone_in(location.uri) if is_database else contextlib.nullcontext():
+            client = MlflowClient(tracking_uri=location.uri)  # which makes the tables
+        return tables_of(location) or ThroughMlflow(location, client)
 
 
 @contextlib.contextmanager
-def failures_of(place: Place, verb: str) -> Iterator[None]:
+def failures_of(location: StoreLocation, verb: str) -> Iterator[None]:
     """Turn what MLflow and the libraries below it raise into our error."""
     try:
         yield
@@ -143,11 +143,11 @@ def failures_of(place: Place, verb: str) -> Iterator[None]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         hint = LATER
         if "schema" in str(error) and "upgrade" in str(error):
-            hint = f"Run `mlflow db upgrade {place.shown()}` after a backup."
-        raise StoreError(f"{verb} {place.shown()}: {reason[:500]}", hint) from error
+            hint = f"Run `mlflow db upgrade {location.shown()}` after a backup."
+        raise StoreError(f"{verb} {location.shown()}: {reason[:500]}", hint) from error
 
 
-def _make_file(path: Path, place: Place) -> None:
+def _make_file(path: Path, location: StoreLocation) -> None:
     """Make the tables of a SQLite file where it is, all of them or none.
 
     MLflow in the workload may open the same new file at any moment, so it is never replaced: the
@@ -161,16 +161,16 @@ def _make_file(path: Path, place: Place) -> None:
     with stage("making the tables of a new store, once"):
         if kept is not None and kept.exists():
             with contextlib.suppress(sqlite3.DatabaseError):  # a damaged one is made anew
-                _write_tables(kept, path, place)
+                _write_tables(kept, path, location)
                 return
         with tempfile.TemporaryDirectory(prefix="dippm-store-") as scratch:
             part = Path(scratch) / "part.db"
             try:
                 # Nobody waits meanwhile: at the lowest priority it can take minutes.
-                _make_tables(f"sqlite:///{part}", place.artifacts or "")
+                _make_tables(f"sqlite:///{part}", location.artifacts or "")
             finally:
                 _mlflow_lock(f"sqlite:///{part}").unlink(missing_ok=True)
-            _write_tables(part, path, place)
+            _write_tables(part, path, location)
             if kept is not None:
                 _keep(part, kept)
 
@@ -210,12 +210,12 @@ def _is_begun(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _mlflow_waits(path: Path, place: Place) -> Iterator[None]:
+def _mlflow_waits(path: Path, location: StoreLocation) -> Iterator[None]:
     """Hold MLflow's locks of a file, one for each spelling of its address that is in use here."""
-    spellings = {place.uri}
+    spellings = {location.uri}
     given = os.environ.get(STORE_VARIABLE, "")
     with contextlib.suppress(StoreError):
-        if "://" in given and place_of(given).file == path:
+        if "://" in given and locate_store(given).file == path:
             spellings.add(given)
     with contextlib.ExitStack() as locks:
         for lock in sorted(map(_mlflow_lock, spellings)):
@@ -229,10 +229,10 @@ def _mlflow_lock(uri: str) -> Path:
     return Path(tempfile.gettempdir()) / f"db_init_lock-{digits}"
 
 
-def _write_tables(part: Path, path: Path, place: Place) -> None:
+def _write_tables(part: Path, path: Path, location: StoreLocation) -> None:
     """Copy tables into a file in one transaction, unless somebody has begun to make some."""
     with (
-        _mlflow_waits(path, place),
+        _mlflow_waits(path, location),
         contextlib.closing(sqlite3.connect(part)) as made,
         contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as new,
     ):
@@ -242,7 +242,7 @@ def _write_tables(part: Path, path: Path, place: Place) -> None:
                 if statement not in ("BEGIN TRANSACTION;", "COMMIT;"):
                     new.execute(statement)
             # MLflow's first experiment, of whoever made the tables.
-            told = (f"{place.artifacts}/0", time.time_ns() // 1_000_000)
+            told = (f"{location.artifacts}/0", time.time_ns() // 1_000_000)
             new.execute(
                 "UPDATE experiments SET artifact_location = ?1, creation_time = ?2,"
                 " last_update_time = ?2 WHERE experiment_id = 0",

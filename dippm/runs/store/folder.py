@@ -157,7 +157,7 @@ class RunFolder:
         self.line(text.encode(errors="backslashreplace") + b"\n")
 
 
-class Recorded(NamedTuple):
+class RecordedRun(NamedTuple):
     """What a folder says of a run.
 
     Attributes:
@@ -179,7 +179,7 @@ class Recorded(NamedTuple):
     damaged_lines: int = 0
 
 
-def read_folder(path: Path) -> Recorded:
+def read_folder(path: Path) -> RecordedRun:
     """Read the folder of a run, also while it is written or after a crash.
 
     Raises:
@@ -211,7 +211,7 @@ def read_folder(path: Path) -> Recorded:
         except (ValueError, KeyError, TypeError, AttributeError):
             damaged += 1
     held.update(settings)
-    return Recorded(
+    return RecordedRun(
         path,
         start_of(held),
         tuple(spans[key] for key in sorted(spans)),

@@ -35,7 +35,7 @@ _TAIL = re.compile(r"(<=|>=|!=|==|=|<|>)\s*([-+0-9.eE]+)$")
 """Relation and number, at the end: a name may hold the characters of a relation too."""
 
 
-class Found(NamedTuple):
+class RunEntry(NamedTuple):
     """A run as MLflow has it.
 
     Attributes:
@@ -133,7 +133,7 @@ def check_length(text: str) -> None:
         )
 
 
-def described(run: Found) -> dict[str, Any]:
+def run_fields(run: RunEntry) -> dict[str, Any]:
     """Return the fields of `StoredRun` that MLflow's own tables hold.
 
     Raises:

@@ -24,23 +24,23 @@ from dippm.base.progress import stage, tell
 from dippm.errors import DippmError, RunError, UnknownNameError
 from dippm.runs.store.client import Runs, connect, failures_of
 from dippm.runs.store.folder import ARTIFACTS, read_folder
-from dippm.runs.store.gathered import Gathered, gather
-from dippm.runs.store.logged import Metric, logged_metrics, logged_params, logged_tags
+from dippm.runs.store.location import StoreLocation, locate_store
+from dippm.runs.store.mlflow_fields import LoggedMetric, logged_metrics, logged_params, logged_tags
 from dippm.runs.store.names import text
 from dippm.runs.store.parquet import write_samples
-from dippm.runs.store.place import Place, place_of
 from dippm.runs.store.query import (
     COMPLETE,
     UUID,
     Clause,
     Condition,
-    Found,
+    RunEntry,
     check_length,
-    described,
     holds,
+    run_fields,
 )
 from dippm.runs.store.record import BESIDE, NOTHING, Start
-from dippm.runs.store.stored import DOCUMENTS, RECORD, SAMPLES, StoredRun
+from dippm.runs.store.run_contents import RunContents, gather
+from dippm.runs.store.stored_run import DOCUMENTS, RECORD, SAMPLES, StoredRun
 
 COMPLETED = Clause("tags", COMPLETE, "=", "1")
 KNOWN_OF = 100
@@ -53,11 +53,11 @@ class RunStore:
     """Runs that were attached.
 
     Attributes:
-        place: where they are.
+        location: where they are.
     """
 
-    def __init__(self, place: Place, runs: Runs) -> None:
-        self.place = place
+    def __init__(self, location: StoreLocation, runs: Runs) -> None:
+        self.location = location
         self._runs = runs
         self._fetched = tempfile.TemporaryDirectory(prefix="dippm-runs-")
 
@@ -89,7 +89,7 @@ class RunStore:
     def _attach(self, folders: Sequence[Path]) -> dict[Path, StoredRun | DippmError]:
         """Attach folders that nobody else attaches; one that cannot be keeps no other back."""
         outcome: dict[Path, StoredRun | DippmError] = {}
-        gathered: dict[Path, Gathered] = {}
+        gathered: dict[Path, RunContents] = {}
         unread: DippmError | None = None
         for folder in folders:
             if unread is not None:  # nobody waits for a server that is gone once for each run
@@ -98,12 +98,12 @@ class RunStore:
             try:
                 uuid = read_folder(folder).start.uuid
                 try:
-                    with failures_of(self.place, "cannot read"):
+                    with failures_of(self.location, "cannot read"):
                         found = self._of_uuid(uuid)
                 except DippmError as error:
                     unread = error
                     raise
-                with failures_of(self.place, "cannot write the run to"):
+                with failures_of(self.location, "cannot write the run to"):
                     if found is not None and COMPLETE in found.tags:
                         outcome[folder] = self._stored(found)
                     else:
@@ -111,7 +111,7 @@ class RunStore:
             except DippmError as error:
                 outcome[folder] = error
         try:
-            with failures_of(self.place, "cannot write the run to"):
+            with failures_of(self.location, "cannot write the run to"):
                 self._write(list(gathered.values()))
                 for folder, of_it in gathered.items():
                     found = self._of_uuid(of_it.recorded.start.uuid)
@@ -153,7 +153,7 @@ class RunStore:
         parsed = [Condition.parse(condition) for condition in where]
         clauses = [COMPLETED, *(condition.clause() for condition in parsed)]
         named = None if experiment is None else text(experiment, 250)
-        with failures_of(self.place, "cannot read"):
+        with failures_of(self.location, "cannot read"):
             found = (
                 run
                 for run in map(self._stored, self._runs.find(clauses, named))
@@ -185,7 +185,7 @@ class RunStore:
         known = {
             name
             for run, _ in zip(self._runs.find([COMPLETED]), range(KNOWN_OF), strict=False)
-            for name in described(run)["metrics"]
+            for name in run_fields(run)["metrics"]
         }
         if known:
             raise UnknownNameError.of("metric of runs", condition.metric, known)
@@ -206,12 +206,12 @@ class RunStore:
         if not prefix or set(prefix) - set("0123456789abcdef"):
             raise RunError(f"{uuid!r} is no uuid of a run", hint)
         clauses = [Clause("tags", UUID, "LIKE", f"{prefix}%"), COMPLETED]
-        with failures_of(self.place, "cannot read"):
+        with failures_of(self.location, "cannot read"):
             rows = zip(self._runs.find(clauses), range(3), strict=False)
             found = {run.uuid: run for run in beside if run.uuid.startswith(prefix)}
             found |= {run.uuid: run for run in (self._stored(row) for row, _ in rows)}
             if not found:
-                raise RunError(f"there is no run {prefix} in {self.place.shown()}", hint)
+                raise RunError(f"there is no run {prefix} in {self.location.shown()}", hint)
             if len(found) > 1:
                 raise RunError(f"several runs begin with {prefix}", "Give more of its uuid.")
             return next(iter(found.values()))
@@ -233,21 +233,23 @@ class RunStore:
         if not name.isidentifier():
             raise ValueError(f"{name!r} is no identifier")
         with (
-            failures_of(self.place, "cannot write to"),
+            failures_of(self.location, "cannot write to"),
             tempfile.TemporaryDirectory(prefix="dippm-keep-") as scratch,
         ):
             file = Path(scratch) / f"{name}.json"
             file.write_text(json.dumps(document, default=str))
             self._runs.put(run.id, Path(scratch), DOCUMENTS)
             now_ms = time.time_ns() // 1_000_000
-            kept = [Metric(f"{name}/{key}", value, now_ms, 0) for key, value in figures.items()]
+            kept = [
+                LoggedMetric(f"{name}/{key}", value, now_ms, 0) for key, value in figures.items()
+            ]
             self._runs.log(run.id, kept, {}, {})
 
     def forget(self, run: StoredRun) -> None:
         """Remove the local copies of a run's artifacts, for a program that reads many."""
         shutil.rmtree(Path(self._fetched.name) / run.id, ignore_errors=True)
 
-    def _write(self, gathered: Sequence[Gathered]) -> None:
+    def _write(self, gathered: Sequence[RunContents]) -> None:
         """Write runs: first that they are there, then their files, then all else of them."""
         ids: dict[str, str] = {}
         with self._runs.transaction():
@@ -271,7 +273,7 @@ class RunStore:
             text(start.name, 250) or start.uuid[:8],
         )
 
-    def _put(self, gathered: Gathered, id_: str) -> None:
+    def _put(self, gathered: RunContents, id_: str) -> None:
         with tempfile.TemporaryDirectory(prefix="dippm-attach-") as scratch:
             tell("writing samples")
             write_samples(gathered.columns, Path(scratch) / SAMPLES)
@@ -282,7 +284,7 @@ class RunStore:
             tell("writing artifacts")
             self._runs.put(id_, gathered.recorded.path / ARTIFACTS, ARTIFACTS)
 
-    def _log(self, gathered: Gathered, id_: str) -> None:
+    def _log(self, gathered: RunContents, id_: str) -> None:
         start = gathered.recorded.start
         metrics, params = logged_metrics(gathered), logged_params(start)
         self._runs.log(id_, metrics, params, logged_tags(gathered))
@@ -299,13 +301,13 @@ class RunStore:
         Raises:
             StoreError: if the store cannot be read.
         """
-        with failures_of(self.place, "cannot read"):
+        with failures_of(self.location, "cannot read"):
             return tuple(beside.id for beside in self._beside(run.uuid))
 
-    def _beside(self, uuid: str) -> Iterator[Found]:
+    def _beside(self, uuid: str) -> Iterator[RunEntry]:
         return self._runs.find([Clause("tags", BESIDE, "=", text(uuid, 64))])
 
-    def _of_uuid(self, uuid: str) -> Found | None:
+    def _of_uuid(self, uuid: str) -> RunEntry | None:
         """Return MLflow's run of a uuid; a request that was repeated on its way made further."""
         found = list(self._runs.find([Clause("tags", UUID, "=", text(uuid, 64))]))
         found.sort(key=lambda run: (COMPLETE not in run.tags, run.id))
@@ -313,11 +315,11 @@ class RunStore:
             self._runs.delete(further.id)
         return found[0] if found else None
 
-    def _stored(self, run: Found) -> StoredRun:
-        said = described(run)
+    def _stored(self, run: RunEntry) -> StoredRun:
+        said = run_fields(run)
 
         def fetch(path: str) -> Path | None:
-            with failures_of(self.place, f"cannot read {path} of run {said['uuid']} from"):
+            with failures_of(self.location, f"cannot read {path} of run {said['uuid']} from"):
                 into = Path(self._fetched.name) / run.id
                 into.mkdir(exist_ok=True)
                 return self._runs.fetch(run.id, path, into)
@@ -348,8 +350,8 @@ def run_of_folder(folder: Path) -> StoredRun:
 
     last = {metric.key: metric.value for metric in logged_metrics(gathered)}
     tags = {**logged_tags(gathered), UUID: start.uuid}
-    found = Found("", "", start.at.wall_ns // 1_000_000, tags, last, logged_params(start))
-    said = described(found)
+    found = RunEntry("", "", start.at.wall_ns // 1_000_000, tags, last, logged_params(start))
+    said = run_fields(found)
     experiment = said.pop("experiment") or "default"
     return StoredRun(**said, experiment=experiment, id="", fetch=fetch, attaching=True)
 
@@ -358,14 +360,14 @@ def open_store(store: str | None = None) -> RunStore:
     """Open the store of runs.
 
     Args:
-        store: an address or a path, see `dippm.runs.store.place`; by default that of
+        store: an address or a path, see `dippm.runs.store.location`; by default that of
             `$MLFLOW_TRACKING_URI`, else a file of the user's.
 
     Raises:
         StoreError: if it cannot be reached or opened; `StoreNotInstalledError` without MLflow.
     """
-    place = place_of(store)
-    return RunStore(place, connect(place))
+    location = locate_store(store)
+    return RunStore(location, connect(location))
 
 
 def _is_alone(folder: Path, locks: contextlib.ExitStack, wait: bool) -> bool:

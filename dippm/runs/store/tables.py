@@ -26,11 +26,11 @@ from urllib.parse import unquote, urlsplit
 
 from dippm.errors import StoreError
 from dippm.runs.store.names import experiment_folder
-from dippm.runs.store.query import Clause, Found
+from dippm.runs.store.query import Clause, RunEntry
 
 if TYPE_CHECKING:
-    from dippm.runs.store.logged import Metric
-    from dippm.runs.store.place import Place
+    from dippm.runs.store.location import StoreLocation
+    from dippm.runs.store.mlflow_fields import LoggedMetric
     from dippm.runs.store.through_mlflow import ThroughMlflow
 
 KNOWN = frozenset({"dc11669786a5"})
@@ -45,37 +45,37 @@ ALONE = "SELECT pg_advisory_xact_lock(7227717)"
 ARTIFACTS = "artifacts"
 
 
-def tables_of(place: Place) -> Tables | None:
-    """Return the tables of a place; None if there are none, none that are known, or no driver.
+def tables_of(location: StoreLocation) -> Tables | None:
+    """Return the tables of a location; None if there are none, none that are known, or no driver.
 
     Raises:
         Exception: what the driver raises if the database cannot be read.
     """
-    is_postgresql = place.uri.partition("://")[0] in DRIVERS
-    if place.file is None and not (is_postgresql and find_spec("psycopg")):
+    is_postgresql = location.uri.partition("://")[0] in DRIVERS
+    if location.file is None and not (is_postgresql and find_spec("psycopg")):
         return None
     if os.environ.get(WORKSPACES_VARIABLE, "").casefold() in ("true", "1"):
         return None
-    tables = Tables(place)
+    tables = Tables(location)
     return tables if tables.version() in KNOWN else None
 
 
 class Tables:
-    """Runs in the tables of a place.
+    """Runs in the tables of a location.
 
     Args:
-        place: a SQLite file that is there, or a database of PostgreSQL.
+        location: a SQLite file that is there, or a database of PostgreSQL.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, location: StoreLocation) -> None:
+        self._location = location
         self._held = threading.local()
         self._client: ThroughMlflow | None = None
 
     def version(self) -> str:
         """Return the version of the schema; "" if nobody has made one."""
         is_there = "FROM sqlite_master WHERE name = 'alembic_version'"
-        if self._place.file is None:
+        if self._location.file is None:
             is_there = "WHERE to_regclass('alembic_version') IS NOT NULL"
         with self._session() as run:
             if not list(run(f"SELECT 1 {is_there}")):
@@ -88,7 +88,7 @@ class Tables:
         with self._connection() as connection:
             self._held.connection = connection
             try:
-                if self._place.file is None:
+                if self._location.file is None:
                     with connection.transaction():
                         connection.execute(ALONE)
                         yield
@@ -103,7 +103,7 @@ class Tables:
             finally:
                 self._held.connection = None
 
-    def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[Found]:
+    def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[RunEntry]:
         """Yield runs, newest first; see `Runs.find`."""
         conditions = ["e.lifecycle_stage = 'active'", "e.workspace = 'default'"]
         given: list[str | float] = []
@@ -146,7 +146,7 @@ class Tables:
     def log(
         self,
         id_: str,
-        metrics: Iterable[Metric],
+        metrics: Iterable[LoggedMetric],
         params: Mapping[str, str],
         tags: Mapping[str, str],
     ) -> None:
@@ -234,18 +234,18 @@ class Tables:
         if self._client is None:
             from dippm.runs.store.through_mlflow import ThroughMlflow
 
-            self._client = ThroughMlflow(self._place)
+            self._client = ThroughMlflow(self._location)
         return self._client
 
     def _experiment(self, run: Any, name: str) -> tuple[int, str]:
-        """Return number and place of artifacts of an experiment, which is made or restored."""
+        """Return number and location of artifacts of an experiment, which is made or restored."""
         asked = (
             "SELECT experiment_id, artifact_location, lifecycle_stage FROM experiments"
             " WHERE name = ? AND workspace = 'default'"
         )
         rows = list(run(asked, (name,)))
         if not rows:
-            where = f"{self._place.artifacts}/{experiment_folder(name)}"
+            where = f"{self._location.artifacts}/{experiment_folder(name)}"
             made = (name, where, _now_ms(), _now_ms())
             run(
                 "INSERT INTO experiments (name, artifact_location, lifecycle_stage, creation_time,"
@@ -272,7 +272,7 @@ class Tables:
         """
         held = getattr(self._held, "connection", None)
         with contextlib.nullcontext(held) if held is not None else self._connection() as connection:
-            mark = "?" if self._place.file is not None else "%s"
+            mark = "?" if self._location.file is not None else "%s"
 
             def run(statement: str, given: Sequence[Any] = ()) -> Any:
                 statement = statement.replace("?", mark)
@@ -291,9 +291,9 @@ class Tables:
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Any]:
         """Give a connection of this moment: a file may be moved away and made anew meanwhile."""
-        if self._place.file is not None:
+        if self._location.file is not None:
             # "rw": a file that is gone is an error, and not a new one.
-            uri = f"{self._place.file.as_uri()}?mode=rw"
+            uri = f"{self._location.file.as_uri()}?mode=rw"
             with contextlib.closing(
                 sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
             ) as file:
@@ -303,7 +303,7 @@ class Tables:
             return
         import psycopg
 
-        address = self._place.uri.replace("postgresql+psycopg://", "postgresql://", 1)
+        address = self._location.uri.replace("postgresql+psycopg://", "postgresql://", 1)
         with psycopg.connect(address, autocommit=True) as server:
             yield server
 
@@ -311,7 +311,7 @@ class Tables:
 _LATEST = ("value", "is_nan", "timestamp", "step")
 
 
-def _page(run: Any, rows: Sequence[Sequence[Any]]) -> list[Found]:
+def _page(run: Any, rows: Sequence[Sequence[Any]]) -> list[RunEntry]:
     """Return the runs of some rows, one at least, with what else the tables hold of them."""
     ids = [id_ for id_, _, _ in rows]
     of_them = f"WHERE run_uuid IN ({', '.join('?' * len(ids))})"
@@ -325,7 +325,7 @@ def _page(run: Any, rows: Sequence[Sequence[Any]]) -> list[Found]:
     for id_, key, value, is_nan in run(numbers, ids):
         metrics[id_][key] = math.nan if is_nan else value
     return [
-        Found(id_, experiment, start_ms or 0, tags[id_], metrics[id_], params[id_])
+        RunEntry(id_, experiment, start_ms or 0, tags[id_], metrics[id_], params[id_])
         for id_, start_ms, experiment in rows
     ]
 

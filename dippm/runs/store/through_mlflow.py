@@ -13,36 +13,36 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.base.progress import tell
 from dippm.runs.store.names import experiment_folder
-from dippm.runs.store.query import Clause, Found
+from dippm.runs.store.query import Clause, RunEntry
 
 if TYPE_CHECKING:
-    from dippm.runs.store.logged import Metric
-    from dippm.runs.store.place import Place
+    from dippm.runs.store.location import StoreLocation
+    from dippm.runs.store.mlflow_fields import LoggedMetric
 
 BATCH, FEW = 1000, 100
 """Metrics, and params or tags, that MLflow takes at once."""
 
 
 class ThroughMlflow:
-    """Runs of a place.
+    """Runs of a location.
 
     Args:
-        place: any.
+        location: any.
         client: `mlflow.tracking.MlflowClient`, by default a new one.
     """
 
-    def __init__(self, place: Place, client: Any = None) -> None:
+    def __init__(self, location: StoreLocation, client: Any = None) -> None:
         if client is None:
             from mlflow.tracking import MlflowClient
 
-            client = MlflowClient(tracking_uri=place.uri)
-        self._place, self._client = place, client
+            client = MlflowClient(tracking_uri=location.uri)
+        self._location, self._client = location, client
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
         """Do nothing: MLflow's client has no transactions, each request is one."""
         return contextlib.nullcontext()
 
-    def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[Found]:
+    def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[RunEntry]:
         """Yield runs, newest first; see `Runs.find`."""
         names = self._experiments()
         ids = [id_ for id_, name in names.items() if experiment in (None, name)]
@@ -59,7 +59,7 @@ class ThroughMlflow:
             for run in page:
                 info, data = run.info, run.data
                 name = names.get(info.experiment_id, "")
-                yield Found(
+                yield RunEntry(
                     info.run_id, name, info.start_time, data.tags, data.metrics, data.params
                 )
             token = page.token or None
@@ -74,7 +74,7 @@ class ThroughMlflow:
     def log(
         self,
         id_: str,
-        metrics: Iterable[Metric],
+        metrics: Iterable[LoggedMetric],
         params: Mapping[str, str],
         tags: Mapping[str, str],
     ) -> None:
@@ -123,9 +123,11 @@ class ThroughMlflow:
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
-                where = self._place.artifacts
-                place = {"artifact_location": f"{where}/{experiment_folder(name)}"} if where else {}
-                return str(self._client.create_experiment(name, **place))
+                where = self._location.artifacts
+                location = (
+                    {"artifact_location": f"{where}/{experiment_folder(name)}"} if where else {}
+                )
+                return str(self._client.create_experiment(name, **location))
             except Exception:  # another process may have been faster
                 found = self._client.get_experiment_by_name(name)
                 if found is None:

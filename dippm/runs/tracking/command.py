@@ -19,7 +19,12 @@ from typing import Any, Protocol
 
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import End, Moment, RunStatus, Start, Value
-from dippm.runs.tracking.process_supervisor import Child, Ended, NotStartedError, adopt_orphans
+from dippm.runs.tracking.process_supervisor import (
+    CommandExit,
+    CommandProcess,
+    NotStartedError,
+    adopt_orphans,
+)
 from dippm.runs.tracking.run import JOIN_VARIABLE
 from dippm.runs.tracking.run_config import RunConfig, read_from_memory, write_to_memory
 from dippm.runs.tracking.sidecar_spawn import Sidecar, start_sampler
@@ -65,7 +70,7 @@ def run_command(config: RunConfig, starter: Starter | None = None) -> int:
         if starter is not None and not starter.hold(*record.opened):
             record.discard()
             return NOT_LET
-        child = Child(
+        child = CommandProcess(
             record.command(),
             record.environment(),
             timeout_s=config.timeout_s,
@@ -104,7 +109,7 @@ class _Record:
         self._start = config.start()
         self._folder: RunFolder | None = None
         self._sidecar: Sidecar | None = None
-        self._child: Child | None = None
+        self._child: CommandProcess | None = None
         self._samplers = 0
         self._status: RunStatus = "lost"
 
@@ -159,7 +164,7 @@ class _Record:
 
         shutil.rmtree(self._folder.path, ignore_errors=True)  # the sidecar may be writing still
 
-    def begin(self, child: Child) -> None:
+    def begin(self, child: CommandProcess) -> None:
         self._child = child
         if self._sidecar is not None:
             child.helpers.add(self._sidecar.pid)
@@ -183,7 +188,7 @@ class _Record:
         if self._sidecar is not None and not self._sidecar.wait_until_ended():
             self._note(self._sidecar.trouble)
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: CommandExit) -> None:
         self._status = _status(ended)
         if self._folder is None:
             return
@@ -220,7 +225,7 @@ class _Record:
         if self._sidecar is not None:
             self._sidecar.close()
 
-    def document(self, ended: Ended, code: int) -> dict[str, Any]:
+    def document(self, ended: CommandExit, code: int) -> dict[str, Any]:
         return {
             "run": self._start.uuid if self._folder else None,
             "name": self._start.name,
@@ -255,7 +260,7 @@ class _Record:
         self.trouble = f"{self.trouble}; {trouble}" if self.trouble else trouble
 
 
-def _status(ended: Ended) -> RunStatus:
+def _status(ended: CommandExit) -> RunStatus:
     if ended.timed_out:
         return "timeout"
     if not ended.code:

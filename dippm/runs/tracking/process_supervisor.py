@@ -38,7 +38,7 @@ class NotStartedError(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommandExit:
     """How a command ended.
 
     Attributes:
@@ -70,7 +70,7 @@ class Ended:
     left_cpu_s: float
 
 
-class Child:
+class CommandProcess:
     """A running command.
 
     Attributes:
@@ -143,7 +143,7 @@ class Child:
             if info is not None and info.si_signo != signal.SIGCHLD:
                 self._hand_on(signal.Signals(info.si_signo), by_a_process=info.si_code <= 0)
 
-    def reap(self) -> Ended:
+    def reap(self) -> CommandExit:
         """Let the command go, and return how it ended."""
         at_ns = time.monotonic_ns()
         _, status, used = os.wait4(self.pid, 0)
@@ -154,7 +154,7 @@ class Child:
         left_cpu_s = sum(map(used_s, left))
         while info := signal.sigtimedwait(self._awaited, 0):  # of a terminal, just before
             self._interrupted |= info.si_signo in INTERRUPTS
-        return Ended(
+        return CommandExit(
             code=number if number >= 0 else 128 - number,
             signal=max(0, -number),
             at_ns=at_ns,

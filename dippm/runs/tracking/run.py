@@ -20,7 +20,7 @@ from dippm.errors import RunError
 from dippm.runs.store.folder import IDS, RunFolder
 from dippm.runs.store.record import End, Value, ValueKind
 from dippm.runs.tracking.metrics import CallMetric
-from dippm.runs.tracking.span_block import HERE, Place, SpanBlock, process_number
+from dippm.runs.tracking.span_block import CURRENT, SpanBlock, SpanContext, process_number
 
 __all__ = ["JOIN_VARIABLE", "Run", "SpanBlock", "current", "enter", "leave", "span"]
 
@@ -98,7 +98,7 @@ class Run:
         description: str = "",
     ) -> None:
         """Record what is more than a number: `data` is JSON as its kind has it."""
-        here = HERE.get()
+        here = CURRENT.get()
         span = here[1] if here is not None and here[0] is self else 0
         value = Value(name, kind, data, time.monotonic_ns(), unit, description, span, step)
         self._write(lambda folder: folder.value(value))
@@ -212,19 +212,19 @@ _OPEN: list[Run] = []
 """Runs of this process, the innermost last: threads begin with no context of their own."""
 
 
-def enter(run: Run) -> Place | None:
+def enter(run: Run) -> SpanContext | None:
     """Make a run the current one of this context and process; return what was before."""
-    before = HERE.get()
+    before = CURRENT.get()
     _OPEN.append(run)
-    HERE.set((run, 0))
+    CURRENT.set((run, 0))
     return before
 
 
-def leave(run: Run, before: Place | None) -> None:
+def leave(run: Run, before: SpanContext | None) -> None:
     """Undo `enter`."""
     if run in _OPEN:
         _OPEN.remove(run)
-    HERE.set(before)
+    CURRENT.set(before)
 
 
 def current() -> Run | None:
@@ -232,7 +232,7 @@ def current() -> Run | None:
 
     A process that `dippm run` started, or a child of one, joins the run that its environment names.
     """
-    here = HERE.get()
+    here = CURRENT.get()
     if here is not None and isinstance(here[0], Run) and here[0].recorded:
         return here[0]
     if _OPEN:

@@ -17,12 +17,12 @@ from dippm.estimate.prediction import LABELS
 from dippm.measure.provenance import catalogue_name
 from dippm.measure.readings import Absent
 from dippm.runs.store.record import Start
-from dippm.runs.tracking.figures_of_run import RunFigures, figures_of
 from dippm.runs.tracking.profilers import refuse_profiled
+from dippm.runs.tracking.run_figures import RunFigures, figures_of
 from dippm.runs.tracking.steps import Steps, timed_steps
 
 if TYPE_CHECKING:
-    from dippm.runs.store.stored import StoredRun
+    from dippm.runs.store.stored_run import StoredRun
 
 COMPARED = ("latency_ms", "energy_j", "memory_mb")
 DOCUMENT = "comparison"
@@ -31,7 +31,7 @@ Verdict = Literal["inside", "within noise", "above", "below", "absent"]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class TargetComparison:
     """One quantity of a step, predicted and measured.
 
     Attributes:
@@ -80,7 +80,7 @@ class RunComparison:
 
     uuid: str
     title: str
-    compared: tuple[Compared, ...]
+    compared: tuple[TargetComparison, ...]
     told: tuple[str, ...]
     steps: Steps
     noise: str
@@ -183,7 +183,7 @@ def compare_run(
 
 def _compared(
     target: str, foretold: Mapping[str, Any], figures: RunFigures, noise: float | None
-) -> Compared:
+) -> TargetComparison:
     predicted = foretold.get(target)
     interval = foretold["intervals"].get(target) or {}
     measured: float | Absent = getattr(figures, target)
@@ -195,7 +195,9 @@ def _compared(
     number = None if isinstance(measured, Absent) else measured
     low, high = interval.get("low"), interval.get("high")
     verdict = _verdict(predicted, low, high, number, noise)
-    return Compared(target, predicted, low, high, number, noise, verdict, "; ".join(reasons))
+    return TargetComparison(
+        target, predicted, low, high, number, noise, verdict, "; ".join(reasons)
+    )
 
 
 def _verdict(
@@ -252,7 +254,7 @@ def _was_compared(run: StoredRun) -> bool:
     return any(name.startswith(f"{DOCUMENT}/") for name in run.metrics)
 
 
-def _line(one: Compared) -> str:
+def _line(one: TargetComparison) -> str:
     unit, label = UNITS[one.target], LABELS[one.target]
     predicted = "–" if one.predicted is None else f"{show(one.predicted)} {unit}"
     measured = "–" if one.measured is None else f"{show(one.measured)} {unit}"

@@ -61,7 +61,7 @@ class RunCost:
         return {"ok": self.ok, "seconds": self.seconds, "figures": figures, "load": self.load}
 
 
-class Watched(NamedTuple):
+class CommandCost(NamedTuple):
     """A command that was run.
 
     Attributes:
@@ -109,9 +109,11 @@ def run_cost(
         environment = {**os.environ, **ours, "MLFLOW_TRACKING_URI": str(store)}
         for repeat in range(1, repeats + 1):
             progress(f"alone, {repeat} of {repeats}")
-            alone = watched(words, environment)
+            alone = measure_command(words, environment)
             progress(f"tracked, {repeat} of {repeats}")
-            tracked = watched([sys.executable, "-m", "dippm", "run", "--", *words], environment)
+            tracked = measure_command(
+                [sys.executable, "-m", "dippm", "run", "--", *words], environment
+            )
             pairs.append((alone, tracked))
         if len(list(spool.glob(f"*/{MARK}"))) < repeats:
             hint = "`dippm run -- true`, then `dippm runs --attach`, says why."
@@ -135,7 +137,7 @@ def run_cost(
     return RunCost(seconds, figures, load)
 
 
-def watched(words: list[str], environment: dict[str, str]) -> Watched:
+def measure_command(words: list[str], environment: dict[str, str]) -> CommandCost:
     """Run a command below a process that becomes the parent of all that the command leaves behind.
 
     Raises:
@@ -146,10 +148,10 @@ def watched(words: list[str], environment: dict[str, str]) -> Watched:
     if done.returncode:
         hint = "Run it by hand to see why."
         raise MeasurementError(f"{' '.join(words)} ended with exit code {done.returncode}", hint)
-    return Watched(**json.loads(done.stdout))
+    return CommandCost(**json.loads(done.stdout))
 
 
-def watch(words: list[str]) -> tuple[Watched, int]:
+def watch(words: list[str]) -> tuple[CommandCost, int]:
     """Run a command, look at its processes ten times a second, and wait until all have ended.
 
     Call it in a process of its own, with no other children.
@@ -174,7 +176,7 @@ def watch(words: list[str]) -> tuple[Watched, int]:
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
-    return Watched(wall_s, cpu_s, _reaped_s(), memory_mb), code
+    return CommandCost(wall_s, cpu_s, _reaped_s(), memory_mb), code
 
 
 def _reaped_s() -> float:

@@ -1,6 +1,6 @@
 """The process beside a run: samples it, and when it has ended hands its folder to the store.
 
-The store is for later, when nothing on this machine is measured; see `dippm.runs.store.turn`.
+The store is for later, when nothing on this machine is measured: `dippm.runs.store.attach_lock`.
 
 It belongs to nobody: it has a session of its own and is no child of the workload, so neither the
 end of the one who started it nor a signal of the terminal ends it. What `Warner` finds it writes to
@@ -31,9 +31,7 @@ from typing import Any
 from dippm.errors import DippmError
 from dippm.measure.readings import Readings
 from dippm.measure.sampler import Sampler, parse
-from dippm.runs.store.folder import END, RunFolder
-from dippm.runs.store.record import End, Moment
-from dippm.runs.store.turn import (
+from dippm.runs.store.attach_lock import (
     PATIENCE_S,
     claim_turn,
     hold_live,
@@ -41,6 +39,8 @@ from dippm.runs.store.turn import (
     request_attach,
     wait_until_quiet,
 )
+from dippm.runs.store.folder import END, RunFolder
+from dippm.runs.store.record import End, Moment
 from dippm.runs.tracking.sidecar_protocol import (
     ATTACH_VARIABLE,
     CLOSED,

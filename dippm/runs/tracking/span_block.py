@@ -27,8 +27,8 @@ class SpanWriter(Protocol):
         ...
 
 
-Place: TypeAlias = tuple[SpanWriter, int]
-HERE: ContextVar[Place | None] = ContextVar("dippm_here", default=None)
+SpanContext: TypeAlias = tuple[SpanWriter, int]
+CURRENT: ContextVar[SpanContext | None] = ContextVar("dippm_here", default=None)
 """The run and the span that a thread or task is in."""
 
 
@@ -54,10 +54,10 @@ class SpanBlock:
     def __enter__(self) -> SpanBlock:
         run = self._run
         if run is not None:
-            self._before = before = HERE.get()
+            self._before = before = CURRENT.get()
             self.id = id = run.new_id()
             parent = before[1] if before is not None and before[0] is run else 0
-            HERE.set((run, id))
+            CURRENT.set((run, id))
             self._head = (
                 f'{{"span":{{"id":{id},"name":{self._name},"parent":{parent},'
                 f'"thread":{thread_label()},"start_ns":{time.monotonic_ns()}'
@@ -92,13 +92,13 @@ class SpanBlock:
     def leave(self) -> None:
         """Go back to the span around, as a generator does while its caller works."""
         if self._run is not None:
-            HERE.set(self._before)  # not by a token: a generator may end in another context
+            CURRENT.set(self._before)  # not by a token: a generator may end in another context
 
     def come_back(self) -> None:
         """Go on inside of the span."""
         if self._run is not None:
-            self._before = HERE.get()
-            HERE.set((self._run, self.id))
+            self._before = CURRENT.get()
+            CURRENT.set((self._run, self.id))
 
 
 # Where something runs: process, thread and task.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dippm.errors import DippmError
 from dippm.runs.store.runs import RunStore, open_store
-from dippm.runs.store.stored import StoredRun
+from dippm.runs.store.stored_run import StoredRun
 from dippm.show.ui.opened import (
     Opened,
     Record,
@@ -110,7 +110,7 @@ class Library:
     @property
     def place(self) -> str:
         """Where the store is, for people."""
-        return self._source.place.shown() if self._source else self._store or "the store"
+        return self._source.location.shown() if self._source else self._store or "the store"
 
     def runs(self) -> tuple[Listed, ...]:
         """Return all runs, newest first."""
@@ -199,7 +199,7 @@ class Library:
 
     def _written(self) -> tuple[tuple[int, int], ...] | None:
         """Return size and time of change of the store's file; None for what is no file."""
-        file = self._source.place.file if self._source else None
+        file = self._source.location.file if self._source else None
         if file is None:
             return None
         beside = (file, file.with_name(f"{file.name}-wal"))

@@ -8,9 +8,9 @@ from typing import Any
 
 from dippm.errors import DippmError
 from dippm.runs.store.columns import Column, read_columns
-from dippm.runs.store.folder import Recorded
+from dippm.runs.store.folder import RecordedRun
 from dippm.runs.store.record import End, Span, Start, Value
-from dippm.runs.store.stored import StoredRun
+from dippm.runs.store.stored_run import StoredRun
 from dippm.runs.store.summary import Summary, summarise
 from dippm.show.ui.streams import Stream, streams
 
@@ -99,7 +99,7 @@ def record_of_store(run: StoredRun) -> Record:
     )
 
 
-def record_of_folder(recorded: Recorded) -> Record:
+def record_of_folder(recorded: RecordedRun) -> Record:
     """Read what a page tells of a run that no store has yet."""
     columns, _ = read_columns(recorded.samples)
     found = {column.series: summarise(column) for column in columns}
@@ -120,7 +120,7 @@ def opened_of_store(run: StoredRun) -> Opened:
     return _opened(run.start, run.spans, run.values, run.columns)
 
 
-def opened_of_folder(recorded: Recorded) -> Opened:
+def opened_of_folder(recorded: RecordedRun) -> Opened:
     """Read a run that goes on, as far as it is written."""
     columns, _ = read_columns(recorded.samples)
     return _opened(recorded.start, recorded.spans, recorded.values, tuple(columns))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dippm.errors import RunError
 from dippm.runs.store.attach import MARK
-from dippm.runs.store.folder import START, Recorded, read_folder, spool
+from dippm.runs.store.folder import START, RecordedRun, read_folder, spool
 from dippm.runs.store.record import Start
 from dippm.show.ui.selection import Listed
 from dippm.show.ui.streams import is_number
@@ -35,7 +35,7 @@ class Running:
     seconds: float
     metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def recorded(self) -> Recorded:
+    def recorded(self) -> RecordedRun:
         """Read it.
 
         Raises:

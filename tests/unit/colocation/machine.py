@@ -17,8 +17,8 @@ HEAD = """
 import sys, signal, warnings
 from pathlib import Path
 from dippm.runs import colocation
-from dippm.runs.colocation import mps, removal, seated, undo
-removal.PATIENCE_S, mps.QUIT_S, mps.PATIENCE_S = 0.3, 2.0, 20.0
+from dippm.runs.colocation import instance_removal, mps, seated, undo
+instance_removal.PATIENCE_S, mps.QUIT_S, mps.PATIENCE_S = 0.3, 2.0, 20.0
 journal = Path(sys.argv[1])
 """
 SEATED = """

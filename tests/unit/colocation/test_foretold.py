@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
-from dippm.runs.colocation.foretold import foretell
+from dippm.runs.colocation.predicted_slowdowns import predict_slowdowns
 from dippm.runs.tracking.expectation import expectation
 from tests.unit.colocation.test_slowdown import SHARED, SOLO, kept
 
@@ -22,7 +22,7 @@ SIZES = "3,64,64"
 
 @dataclass
 class Run:
-    """What `foretell` asks of a stored run."""
+    """What `predict_slowdowns` asks of a stored run."""
 
     uuid: str
     prediction: dict[str, Any] | None
@@ -50,18 +50,20 @@ def document(model):
 
 def test_it_is_what_share_predicts_of_the_set(document, model):
     runs = [Run(name, document, {"sharing": "mps + mps"}) for name in ("a", "b")]
-    found = foretell(runs)
+    found = predict_slowdowns(runs)
     one = dippm.share([model], copies=2, input=SIZES, batch=256, device="A100-80GB").processes[0]
     for name in ("a", "b"):
         assert found[name].slowdown == pytest.approx(one.slowdown)
         assert found[name].high == pytest.approx(one.slowdown_range.high)
         assert found[name].bounds == ""
-    turns = foretell([Run(name, document, {"sharing": "none"}) for name in ("a", "b")])
+    turns = predict_slowdowns([Run(name, document, {"sharing": "none"}) for name in ("a", "b")])
     assert "time slices" in turns["a"].bounds
     assert turns["a"].slowdown >= found["a"].slowdown
-    halves = foretell([Run(name, document, {"collocation": "mps:50%"}) for name in ("a", "b")])
+    halves = predict_slowdowns(
+        [Run(name, document, {"collocation": "mps:50%"}) for name in ("a", "b")]
+    )
     assert "percentages" in halves["a"].bounds
-    slices = foretell(
+    slices = predict_slowdowns(
         [Run(n, document, {"collocation": p}) for n, p in (("a", "3g.40gb"), ("b", "4g.40gb"))]
     )
     assert slices["a"].slowdown > slices["b"].slowdown
@@ -70,15 +72,15 @@ def test_it_is_what_share_predicts_of_the_set(document, model):
 def test_what_cannot_be_foretold_says_why(document, model, tmp_path):
     mps = {"sharing": "mps + mps"}
     run = Run("a", document, mps)
-    assert "beside b" in foretell([run, Run("b", None, mps)])
+    assert "beside b" in predict_slowdowns([run, Run("b", None, mps)])
     other = {**document, "conditions": {**document["conditions"], "precision": "fp16"}}
-    assert "different conditions" in foretell([run, Run("b", other, mps)])
-    assert "shared as" in foretell([run, Run("b", document, {"collocation": "3g.40gb"})])
-    assert "no way to share" in foretell([Run("a", document, {"sharing": "somehow"})])
+    assert "different conditions" in predict_slowdowns([run, Run("b", other, mps)])
+    assert "shared as" in predict_slowdowns([run, Run("b", document, {"collocation": "3g.40gb"})])
+    assert "no way to share" in predict_slowdowns([Run("a", document, {"sharing": "somehow"})])
     gone = {**document, "model": f"file:{tmp_path}/gone.onnx@{SIZES}#0123"}
-    assert "is gone" in foretell([Run("a", gone, mps)])
+    assert "is gone" in predict_slowdowns([Run("a", gone, mps)])
     changed = {**document, "model": f"file:{model}@{SIZES}#012345678901"}
-    assert "no longer" in foretell([Run("a", changed, mps)])
+    assert "no longer" in predict_slowdowns([Run("a", changed, mps)])
 
 
 def test_the_command_holds_the_runs_against_it(document, store_file, tmp_path, monkeypatch):

@@ -241,10 +241,10 @@ def test_a_slice_in_use_is_kept_for_another_try(machine):
 def test_a_slice_that_is_just_being_left_is_waited_for(machine):
     machine.say(ON)
     process = machine.start(
-        "removal.PATIENCE_S = 60.0\n"
-        "pause = removal.time.sleep\n"
+        "instance_removal.PATIENCE_S = 60.0\n"
+        "pause = instance_removal.time.sleep\n"
         "def sleep(seconds): print('waits', flush=True); pause(seconds)\n"
-        "removal.time.sleep = sleep\n"
+        "instance_removal.time.sleep = sleep\n"
         "with seated(('0',), '3g.20gb', journal=journal):\n"
         "    print('seated', flush=True); sys.stdin.readline()\n"
     )

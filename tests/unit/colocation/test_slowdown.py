@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from dippm.cli.app import app
 from dippm.errors import RunError
 from dippm.measure.readings import Absent
+from dippm.runs.colocation.neighbour_runs import BY_BUSY, EQUAL
 from dippm.runs.colocation.slowdown import slowdown
-from dippm.runs.colocation.together import BY_BUSY, EQUAL
 from dippm.runs.store.columns import Column
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import End, Moment, Span, Start

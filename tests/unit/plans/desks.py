@@ -11,7 +11,7 @@ from typing import Any
 
 from dippm.runs.plans.plan import Plan
 from dippm.runs.plans.table import read_plan
-from dippm.runs.store.folder import Recorded, read_folder
+from dippm.runs.store.folder import RecordedRun, read_folder
 from tests.unit.tracking.commands import environment, line_of, until
 
 HEADER = "Experiment,Workload,Status,Run,Devices,Collocation,File,Listeners,Params\n"
@@ -98,7 +98,7 @@ class Desk:
     def statuses(self) -> list[str]:
         return [str(row.status) for row in self.read().rows]
 
-    def recorded(self, run: str) -> Recorded:
+    def recorded(self, run: str) -> RecordedRun:
         """Return a run when its end is written."""
         until(lambda: (self.spool / run / "end.json").exists(), f"the end of run {run}")
         return read_folder(self.spool / run)

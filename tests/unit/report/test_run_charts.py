@@ -12,9 +12,9 @@ from rich.console import Console
 
 from dippm.base.printable import json_text
 from dippm.errors import DippmError, UnknownNameError
-from dippm.runs.store.gathered import gather
 from dippm.runs.store.parquet import write_samples
-from dippm.runs.store.stored import RECORD, SAMPLES, StoredRun
+from dippm.runs.store.run_contents import gather
+from dippm.runs.store.stored_run import RECORD, SAMPLES, StoredRun
 from dippm.show.report.runs.catalogue import Entry, chosen, entries
 from dippm.show.report.runs.charts import Bars, Drawn, Heat, Line, Lines, Parallel
 from dippm.show.report.runs.drawing import draw, labels

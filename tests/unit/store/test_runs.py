@@ -15,12 +15,12 @@ from dippm.errors import RunError, StoreError, UnknownNameError
 from dippm.runs.store.attach import MARK, attach_all
 from dippm.runs.store.columns import Column
 from dippm.runs.store.folder import read_folder
-from dippm.runs.store.gathered import MOST_POINTS, points
+from dippm.runs.store.location import locate_store
 from dippm.runs.store.parquet import read_samples, write_samples
-from dippm.runs.store.place import place_of
 from dippm.runs.store.query import ABOUT
+from dippm.runs.store.run_contents import MOST_POINTS, points
 from dippm.runs.store.runs import open_store
-from dippm.runs.store.stored import RECORD
+from dippm.runs.store.stored_run import RECORD
 from dippm.runs.store.summary import summarise
 from tests.run_folders import REASON, START_NS, make_run
 from tests.run_folders import write_samples as sample
@@ -37,7 +37,7 @@ def client_of(store):
     """What others see of a store: MLflow's own client."""
     from mlflow.tracking import MlflowClient
 
-    return MlflowClient(store.place.uri)
+    return MlflowClient(store.location.uri)
 
 
 def column(values, *, counter=False, reasons=(), hz=1.0):
@@ -324,14 +324,14 @@ def test_a_record_that_is_none_is_said(store, tmp_path, content):
 def test_a_place_is_understood(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert place_of().file == tmp_path / "dippm" / "runs.db"
-    assert place_of(f"sqlite:///{tmp_path}/a.db").file == tmp_path / "a.db"
-    assert place_of("https://host").artifacts is None
+    assert locate_store().file == tmp_path / "dippm" / "runs.db"
+    assert locate_store(f"sqlite:///{tmp_path}/a.db").file == tmp_path / "a.db"
+    assert locate_store("https://host").artifacts is None
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://other:5000")
-    assert place_of().uri == "http://other:5000"
+    assert locate_store().uri == "http://other:5000"
     for given in ("ftp://x", "file:///tmp", str(tmp_path), "postgresql://u:secret@h/d"):
         with pytest.raises(StoreError) as error:
-            place_of(given)
+            locate_store(given)
         assert "secret" not in str(error.value)
         assert error.value.hint
 

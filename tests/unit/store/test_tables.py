@@ -12,8 +12,8 @@ import pytest
 
 from dippm.errors import StoreError
 from dippm.runs.store import client, tables
-from dippm.runs.store.logged import Metric
-from dippm.runs.store.place import place_of
+from dippm.runs.store.location import locate_store
+from dippm.runs.store.mlflow_fields import LoggedMetric
 from dippm.runs.store.runs import open_store
 from dippm.runs.store.tables import Tables
 from dippm.runs.store.through_mlflow import ThroughMlflow
@@ -71,17 +71,17 @@ def test_mlflow_finds_what_its_own_client_would_have_written(
 
 def test_a_schema_that_is_not_known_is_left_to_mlflow(store_file, monkeypatch):
     monkeypatch.setenv("MLFLOW_ENABLE_WORKSPACES", "true")
-    assert tables.tables_of(place_of(str(store_file))) is None
+    assert tables.tables_of(locate_store(str(store_file))) is None
     monkeypatch.delenv("MLFLOW_ENABLE_WORKSPACES")
-    assert tables.tables_of(place_of(str(store_file))) is not None
+    assert tables.tables_of(locate_store(str(store_file))) is not None
     with sqlite3.connect(store_file) as connection:
         connection.execute("UPDATE alembic_version SET version_num = 'of_later'")
     connection.close()
-    assert tables.tables_of(place_of(str(store_file))) is None
+    assert tables.tables_of(locate_store(str(store_file))) is None
 
 
 def test_the_schema_that_is_known_is_that_of_the_mlflow_that_is_installed(store_file):
-    assert Tables(place_of(str(store_file))).version() in tables.KNOWN
+    assert Tables(locate_store(str(store_file))).version() in tables.KNOWN
 
 
 def test_the_tables_of_a_new_store_are_made_by_mlflow_once(monkeypatch, tmp_path):
@@ -99,7 +99,7 @@ def test_the_tables_of_a_new_store_are_made_by_mlflow_once(monkeypatch, tmp_path
         store = open_store(str(tmp_path / name / "runs.db"))
         store.attach(make_run(tmp_path / name, ticks=0))
         assert len(store.runs()) == 1
-        theirs = MlflowClient(store.place.uri)
+        theirs = MlflowClient(store.location.uri)
         assert len(theirs.search_runs([theirs.get_experiment_by_name("vision").experiment_id])) == 1
         locations.append(theirs.get_experiment("0").artifact_location)
     folders = [tmp_path / name for name in ("one", "two", "three")]
@@ -126,14 +126,14 @@ def test_the_last_of_a_metric_is_the_one_that_mlflow_takes(store_file):
     from mlflow.entities import Metric as Theirs
     from mlflow.tracking import MlflowClient
 
-    runs, client = Tables(place_of(str(store_file))), MlflowClient(f"sqlite:///{store_file}")
+    runs, client = Tables(locate_store(str(store_file))), MlflowClient(f"sqlite:///{store_file}")
     inf, nan = float("inf"), float("nan")
     points = [(1.0, 5, 1), (9.0, 4, 1), (2.0, 5, 1), (2.0, 5, 1), (-inf, 9, 0)]
     batches = [points, [(3.0, 9, 0), (7.0, 1, 2)], [(nan, 1, 2)], [(nan, 1, 3)]]
     mine = runs.create("default", 1, {}, "mine")
     theirs = client.create_run(client.get_experiment_by_name("default").experiment_id).info.run_id
     for batch in batches:
-        runs.log(mine, [Metric("m", *point) for point in batch], {}, {})
+        runs.log(mine, [LoggedMetric("m", *point) for point in batch], {}, {})
         client.log_batch(theirs, metrics=[Theirs("m", *point) for point in batch])
         ours, other = (client.get_run(id_).data.metrics["m"] for id_ in (mine, theirs))
         assert repr(ours) == repr(other)
@@ -167,7 +167,7 @@ def test_no_artifact_leads_out_of_a_run(store_file, tmp_path):
 
 
 def test_what_fails_inside_of_a_transaction_was_never_written(store_file):
-    runs = Tables(place_of(str(store_file)))
+    runs = Tables(locate_store(str(store_file)))
 
     def fail():
         with runs.transaction():

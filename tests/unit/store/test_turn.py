@@ -13,14 +13,14 @@ import time
 import pytest
 
 from dippm.errors import RunError
-from dippm.runs.store import tables, turn
+from dippm.runs.store import attach_lock, tables
 from dippm.runs.store.attach import MARK, attach_all, serve
 from dippm.runs.store.runs import open_store
 from tests.run_folders import make_run
 from tests.unit.tracking import commands
 
 HOLD = (
-    "import sys; from dippm.runs.store.turn import hold_live; hold_live(); "
+    "import sys; from dippm.runs.store.attach_lock import hold_live; hold_live(); "
     "print('held', flush=True); "
 )
 WAIT = "sys.stdin.readline()"
@@ -36,7 +36,7 @@ def live(monkeypatch, tmp_path):
 def spool(live, store_file, monkeypatch, tmp_path):
     """A spool whose runs are meant for a store, and nobody who waits before attaching them."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", str(store_file))
-    monkeypatch.setattr(turn, "QUIET_S", 0.0)
+    monkeypatch.setattr(attach_lock, "QUIET_S", 0.0)
     return tmp_path / "spool"
 
 
@@ -51,38 +51,38 @@ def keeping(*more):
 
 def served(spool, folder):
     """Take the turn of a folder's store and attach all that was asked for."""
-    key = turn.request_attach(folder)
-    taken = turn.claim_turn(spool, key)
+    key = attach_lock.request_attach(folder)
+    taken = attach_lock.claim_turn(spool, key)
     assert taken is not None
     serve(spool, key, taken)
 
 
 @pytest.mark.usefixtures("live")
 def test_a_run_goes_on_until_its_last_sidecar_is_gone_however_it_ends():
-    assert not turn.is_any_live()
+    assert not attach_lock.is_any_live()
     with keeping() as one, keeping() as other:
-        assert turn.is_any_live()
+        assert attach_lock.is_any_live()
         one.communicate("\n")
-        assert turn.is_any_live()
+        assert attach_lock.is_any_live()
         other.send_signal(signal.SIGKILL)
         other.wait()
-        assert not turn.is_any_live()
+        assert not attach_lock.is_any_live()
 
 
 @pytest.mark.usefixtures("live")
 def test_who_looks_keeps_no_run_from_beginning():
-    held = [turn.hold_live() for _ in range(3)]
+    held = [attach_lock.hold_live() for _ in range(3)]
     assert None not in held
-    assert turn.is_any_live()
+    assert attach_lock.is_any_live()
     for descriptor in held:
         os.close(descriptor)
-    assert not turn.is_any_live()
+    assert not attach_lock.is_any_live()
 
 
 def test_a_place_where_nothing_can_be_written_keeps_nobody_waiting(monkeypatch, tmp_path):
     monkeypatch.setenv("DIPPM_LIVE", str(tmp_path / "missing" / "live"))
-    assert turn.hold_live() is None
-    assert not turn.is_any_live()
+    assert attach_lock.hold_live() is None
+    assert not attach_lock.is_any_live()
 
 
 @pytest.mark.usefixtures("live")
@@ -90,20 +90,20 @@ def test_a_plan_goes_on_between_its_rows():
     from dippm.runs.plans.scheduler import _attached_later
 
     with _attached_later():
-        assert turn.is_any_live()
-    assert not turn.is_any_live()
+        assert attach_lock.is_any_live()
+    assert not attach_lock.is_any_live()
 
 
 def test_nothing_begins_between_two_runs(monkeypatch):
     now = itertools.count()
-    monkeypatch.setattr(turn.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(turn.time, "sleep", lambda _: None)
-    monkeypatch.setattr(turn, "QUIET_S", 3)
+    monkeypatch.setattr(attach_lock.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(attach_lock.time, "sleep", lambda _: None)
+    monkeypatch.setattr(attach_lock, "QUIET_S", 3)
     looks = iter([True, False, False, True, True, False, False, False])
-    turn.wait_until_quiet(1000.0, lambda: next(looks))
+    attach_lock.wait_until_quiet(1000.0, lambda: next(looks))
     assert next(looks, None) is None
     asked = itertools.count()
-    turn.wait_until_quiet(next(now) + 20.0, lambda: bool(next(asked) + 1))  # never quiet
+    attach_lock.wait_until_quiet(next(now) + 20.0, lambda: bool(next(asked) + 1))  # never quiet
     assert 10 < next(asked) < 30
 
 
@@ -119,7 +119,7 @@ def test_one_process_attaches_the_runs_of_all(store_file, monkeypatch, tmp_path)
         for _ in range(2):
             assert commands.run(spool, "true", env=held).returncode == 0
         folders = commands.until(lambda: _of(spool, 2), "two runs that ask")
-        key = turn.request_attach(folders[0])
+        key = attach_lock.request_attach(folders[0])
         commands.until(lambda: _is_taken(spool, key), "somebody whose turn it is")
         assert not [*spool.glob(f"*/{MARK}")]
         other.communicate("\n")
@@ -129,12 +129,12 @@ def test_one_process_attaches_the_runs_of_all(store_file, monkeypatch, tmp_path)
 
 
 def _of(spool, count):
-    found = sorted(file.parent for file in spool.glob(f"*/{turn.KEY}"))
+    found = sorted(file.parent for file in spool.glob(f"*/{attach_lock.KEY}"))
     return found if len(found) == count else None
 
 
 def _is_taken(spool, key):
-    taken = turn.claim_turn(spool, key)
+    taken = attach_lock.claim_turn(spool, key)
     if taken is not None:
         os.close(taken)
     return taken is None
@@ -145,7 +145,7 @@ import os, signal, sys
 from pathlib import Path
 from dippm.runs.store import runs
 from dippm.runs.store.attach import serve
-from dippm.runs.store.turn import claim_turn
+from dippm.runs.store.attach_lock import claim_turn
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 runs.RunStore._log = die
@@ -157,7 +157,7 @@ serve(root, key, claim_turn(root, key))
 def test_what_a_killed_one_left_the_next_one_attaches(spool, store_file):
     folders = [make_run(spool, number=n, ticks=10) for n in range(3)]
     for folder in folders[:2]:
-        key = turn.request_attach(folder)
+        key = attach_lock.request_attach(folder)
     words = [sys.executable, "-c", KILLED, spool, key]
     assert subprocess.run(words).returncode == -9
     assert open_store(str(store_file)).runs() == []
@@ -182,16 +182,16 @@ def test_a_store_that_somebody_writes_is_tried_again(spool, store_file, monkeypa
 def test_a_run_that_asks_while_others_are_attached_is_attached_too(spool, store_file, monkeypatch):
     folder = make_run(spool, ticks=10)
     late = [make_run(spool, number=n, ticks=10) for n in (1, 2)]
-    key = turn.request_attach(folder)
+    key = attach_lock.request_attach(folder)
     close = os.close
 
     def close_after(descriptor):
         if late:  # the other finds the turn taken, and goes
-            turn.request_attach(late.pop())
-            assert turn.claim_turn(spool, key) is None
+            attach_lock.request_attach(late.pop())
+            assert attach_lock.claim_turn(spool, key) is None
         close(descriptor)
 
-    taken = turn.claim_turn(spool, key)
+    taken = attach_lock.claim_turn(spool, key)
     monkeypatch.setattr("dippm.runs.store.attach.os.close", close_after)
     serve(spool, key, taken)
     assert len(open_store(str(store_file)).runs()) == 3
@@ -201,7 +201,7 @@ def test_runs_of_another_store_and_those_that_nobody_asked_for_stay(spool, store
     folder = make_run(spool, ticks=10)
     other = make_run(spool, number=1, ticks=10, store=str(tmp_path / "other.db"))
     make_run(spool, number=2, ticks=10)  # as after DIPPM_ATTACH=no
-    assert turn.request_attach(other) != turn.request_attach(folder)
+    assert attach_lock.request_attach(other) != attach_lock.request_attach(folder)
     served(spool, folder)
     assert len(open_store(str(store_file)).runs()) == 1
     assert not (tmp_path / "other.db").exists()
@@ -222,7 +222,7 @@ def refuse(*_):
     raise OSError(errno.ENOLCK, "No locks available")
 fcntl.flock = refuse
 from dippm.runs.store.attach import serve
-from dippm.runs.store.turn import claim_turn
+from dippm.runs.store.attach_lock import claim_turn
 root, key = Path(sys.argv[1]), sys.argv[2]
 taken = claim_turn(root, key)
 print("ready", flush=True)
@@ -232,7 +232,7 @@ serve(root, key, taken)
 
 
 def test_two_machines_share_a_folder_whose_file_system_has_no_locks(spool, store_file):
-    (key,) = {turn.request_attach(make_run(spool, number=n, ticks=10)) for n in range(4)}
+    (key,) = {attach_lock.request_attach(make_run(spool, number=n, ticks=10)) for n in range(4)}
     pipe = subprocess.PIPE
     words = [sys.executable, "-c", WITHOUT_LOCKS, spool, key]
     machines = [

@@ -14,7 +14,7 @@ from typing import Any
 
 from dippm.errors import MeasurementError
 from dippm.measure.sampler_file import Samples, read
-from dippm.runs.store.folder import Recorded, read_folder
+from dippm.runs.store.folder import RecordedRun, read_folder
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0
@@ -86,14 +86,14 @@ def folder(spool: Path) -> Path:
     return Path(found.parent)
 
 
-def ended(spool: Path) -> Recorded:
+def ended(spool: Path) -> RecordedRun:
     """Return the only run when its end is written."""
     path = folder(spool)
     until(lambda: (path / "end.json").exists(), "the end of a run")
     return read_folder(path)
 
 
-def samples(recorded: Recorded) -> list[Samples]:
+def samples(recorded: RecordedRun) -> list[Samples]:
     return [read(path) for path in recorded.samples]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.runs.store.folder import Recorded, RunFolder, read_folder
+from dippm.runs.store.folder import RecordedRun, RunFolder, read_folder
 from dippm.runs.store.record import Moment, Span, Start
 from dippm.runs.tracking.run import Run, enter, leave
 
@@ -18,7 +18,7 @@ from dippm.runs.tracking.run import Run, enter, leave
 class Open:
     run: Run
 
-    def read(self) -> Recorded:
+    def read(self) -> RecordedRun:
         assert self.run.path is not None
         return read_folder(self.run.path)
 

@@ -75,7 +75,7 @@ def test_the_loop_closes(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_model_file_of_an_accepted_run_joins_its_graph(net: Path, tmp_path: Path) -> None:
     """Steps that are steady: those of a busy machine are rows, and no labels."""
     from dataset.collected.join import build
-    from dippm.runs.tracking.accepted import accept
+    from dippm.runs.tracking.accepted_runs import accept
     from dippm.runs.tracking.expectation import _file_name
     from dippm.runs.tracking.run_comparison import compare_run
 
@@ -96,7 +96,7 @@ def test_a_history_of_accepted_runs_trains_a_checkpoint(
     import dippm
     from dataset.collected.join import build
     from dippm.estimate.models.pmgns_network import PmgnsConfig
-    from dippm.runs.tracking.accepted import accept
+    from dippm.runs.tracking.accepted_runs import accept
     from dippm.runs.tracking.expectation import _file_name
     from dippm.runs.tracking.run_comparison import compare_run
     from training.pmgns.selection import load_selection

@@ -16,7 +16,7 @@ from dippm.errors import ConditionsError, RunError
 from dippm.measure.collected.rows import collected
 from dippm.runs.store.columns import Column
 from dippm.runs.store.record import Moment, Span, Start
-from dippm.runs.tracking.accepted import accept, coverage
+from dippm.runs.tracking.accepted_runs import accept, coverage
 from dippm.runs.tracking.run_comparison import DOCUMENT, compare_run
 from dippm.runs.tracking.steps import timed_steps
 

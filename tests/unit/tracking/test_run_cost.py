@@ -13,7 +13,7 @@ from dippm.cli.app import app
 from dippm.errors import MeasurementError
 from dippm.measure.selftest.figures import figure
 from dippm.runs.tracking import run_cost as subject
-from dippm.runs.tracking.run_cost import RunCost, run_cost, watched
+from dippm.runs.tracking.run_cost import RunCost, measure_command, run_cost
 
 
 def test_a_tracked_command_is_held_against_the_same_alone(monkeypatch):
@@ -41,14 +41,14 @@ while time.process_time() < 0.5:
 
 
 def test_what_a_command_leaves_behind_counts_afterwards():
-    found = watched([sys.executable, "-c", LEAVES], dict(os.environ))
+    found = measure_command([sys.executable, "-c", LEAVES], dict(os.environ))
     assert found.cpu_s < 0.4
     assert found.cpu_afterwards_s > 0.5
 
 
 def test_a_command_that_fails_is_no_measurement():
     with pytest.raises(MeasurementError, match="ended with exit code 1"):
-        watched(["false"], dict(os.environ))
+        measure_command(["false"], dict(os.environ))
 
 
 @pytest.mark.parametrize(("wall_s", "code"), [(0.4, 0), (1.5, 1)])

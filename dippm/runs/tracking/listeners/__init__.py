@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dippm.runs.tracking.listeners.asking import check_names, sources_of, split_profiler
+from dippm.runs.tracking.listeners.requested import check_names, sources_of, split_profiler
 from dippm.runs.tracking.listeners.table import LISTENERS, NAMES, PROFILERS, Listener
-from dippm.runs.tracking.listeners.view import Named, named_series
+from dippm.runs.tracking.listeners.view import ListenerSeries, named_series
 
 __all__ = [
     "LISTENERS",
     "NAMES",
     "PROFILERS",
     "Listener",
-    "Named",
+    "ListenerSeries",
     "check_names",
     "named_series",
     "sources_of",

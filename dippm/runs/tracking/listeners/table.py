@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 How = Literal["value", "rate", "growth"]
 
 
-class Metric(NamedTuple):
+class ListenerMetric(NamedTuple):
     """One metric of a listener.
 
     Attributes:
@@ -42,7 +42,7 @@ class Listener(NamedTuple):
 
     sources: tuple[tuple[str, ...], ...]
     needs: tuple[str, ...]
-    metrics: tuple[Metric, ...]
+    metrics: tuple[ListenerMetric, ...]
 
 
 UNITS = ("gpm", "dcgm")
@@ -50,39 +50,41 @@ UNITS = ("gpm", "dcgm")
 MOVED = ("read_mb", "written_mb")
 
 
-def _of_units(name: str, quantity: str, unit: str = "%") -> Metric:
-    return Metric(f"DCGMI - {name}", tuple(f"{source}.{quantity}" for source in UNITS), unit)
+def _of_units(name: str, quantity: str, unit: str = "%") -> ListenerMetric:
+    return ListenerMetric(
+        f"DCGMI - {name}", tuple(f"{source}.{quantity}" for source in UNITS), unit
+    )
 
 
-def _gb(name: str, quantity: str) -> Metric:
-    return Metric(f"Free - {name} GB", (f"host.{quantity}_mb",), "GiB", 1024)
+def _gb(name: str, quantity: str) -> ListenerMetric:
+    return ListenerMetric(f"Free - {name} GB", (f"host.{quantity}_mb",), "GiB", 1024)
 
 
-def _of_disk(head: str, disk: str) -> tuple[Metric, ...]:
+def _of_disk(head: str, disk: str) -> tuple[ListenerMetric, ...]:
     transfers, read, written = (f"disks.{disk}_{name}" for name in ("transfers", *MOVED))
     return (
-        Metric(f"{head}tps", (transfers,), "transfers/s", how="rate"),
-        Metric(f"{head}MB read/s", (read,), "MiB/s", how="rate"),
-        Metric(f"{head}MB written/s", (written,), "MiB/s", how="rate"),
-        Metric(f"{head}MB read", (read,), "MiB", how="growth"),
-        Metric(f"{head}MB written", (written,), "MiB", how="growth"),
+        ListenerMetric(f"{head}tps", (transfers,), "transfers/s", how="rate"),
+        ListenerMetric(f"{head}MB read/s", (read,), "MiB/s", how="rate"),
+        ListenerMetric(f"{head}MB written/s", (written,), "MiB/s", how="rate"),
+        ListenerMetric(f"{head}MB read", (read,), "MiB", how="growth"),
+        ListenerMetric(f"{head}MB written", (written,), "MiB", how="growth"),
     )
 
 
 SMI = (
-    Metric("SMI - Power Draw", ("nvml.power_w",), "W"),
-    Metric("SMI - GPU Util", ("nvml.utilization_percent",), "%"),
-    Metric("SMI - Mem Util", ("nvml.memory_utilization_percent",), "%"),
-    Metric("SMI - Mem Used", ("nvml.memory_used_mb",), "MiB"),
-    Metric("SMI - Performance State", ("nvml.performance_state",), "P"),
+    ListenerMetric("SMI - Power Draw", ("nvml.power_w",), "W"),
+    ListenerMetric("SMI - GPU Util", ("nvml.utilization_percent",), "%"),
+    ListenerMetric("SMI - Mem Util", ("nvml.memory_utilization_percent",), "%"),
+    ListenerMetric("SMI - Mem Used", ("nvml.memory_used_mb",), "MiB"),
+    ListenerMetric("SMI - Performance State", ("nvml.performance_state",), "P"),
 )
 DCGMI = (
-    Metric("DCGMI - Power Usage", ("nvml.power_w",), "W"),
-    Metric("DCGMI - Total Energy Consumption", ("nvml.energy_j",), "J"),
+    ListenerMetric("DCGMI - Power Usage", ("nvml.power_w",), "W"),
+    ListenerMetric("DCGMI - Total Energy Consumption", ("nvml.energy_j",), "J"),
     _of_units("PCIE TX Throughput", "pcie_tx_mb_s", "MiB/s"),
     _of_units("PCIE RX Throughput", "pcie_rx_mb_s", "MiB/s"),
-    Metric("DCGMI - GPU Utilization", ("nvml.utilization_percent",), "%"),
-    Metric("DCGMI - Memory Copy Utilization", ("nvml.memory_utilization_percent",), "%"),
+    ListenerMetric("DCGMI - GPU Utilization", ("nvml.utilization_percent",), "%"),
+    ListenerMetric("DCGMI - Memory Copy Utilization", ("nvml.memory_utilization_percent",), "%"),
     _of_units("GR Engine Active", "graphics_active_percent"),
     _of_units("SM Active", "sm_active_percent"),
     _of_units("SM Occupancy", "sm_occupancy_percent"),
@@ -97,11 +99,13 @@ DCGMI = (
     _of_units("NVlink RX Bytes", "nvlink_rx_mb_s", "MiB/s"),
 )
 TOP = (
-    Metric("TOP - CPU Utilization", ("tree.cpu_percent",), "%"),
-    Metric("TOP - Memory Utilization", ("tree.rss_mb",), "%", part_of="host.memory_total_mb"),
-    Metric("TOP - Memory Usage GB", ("tree.rss_mb",), "GiB", 1024),
-    Metric("TOP - Swap Memory GB", ("host.swap_used_mb",), "GiB", 1024),
-    Metric("TOP - Host CPU Utilization", ("host.cpu_percent",), "%"),
+    ListenerMetric("TOP - CPU Utilization", ("tree.cpu_percent",), "%"),
+    ListenerMetric(
+        "TOP - Memory Utilization", ("tree.rss_mb",), "%", part_of="host.memory_total_mb"
+    ),
+    ListenerMetric("TOP - Memory Usage GB", ("tree.rss_mb",), "GiB", 1024),
+    ListenerMetric("TOP - Swap Memory GB", ("host.swap_used_mb",), "GiB", 1024),
+    ListenerMetric("TOP - Host CPU Utilization", ("host.cpu_percent",), "%"),
 )
 FREE = (
     _gb("Mem Total", "memory_total"),
@@ -120,8 +124,8 @@ IOSTAT = (
     *_of_disk("iostat - Total ", "total"),
 )
 PS = (
-    Metric("PS - CPU {}", ("cores.core_*_percent",), "%"),
-    Metric("PS - MEM {}", ("cores.core_*_rss_mb",), "%", part_of="host.memory_total_mb"),
+    ListenerMetric("PS - CPU {}", ("cores.core_*_percent",), "%"),
+    ListenerMetric("PS - MEM {}", ("cores.core_*_rss_mb",), "%", part_of="host.memory_total_mb"),
 )
 
 LISTENERS = {

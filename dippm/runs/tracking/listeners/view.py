@@ -9,13 +9,13 @@ from typing import Any
 
 from dippm.errors import ListenerError
 from dippm.runs.store.columns import Column
-from dippm.runs.tracking.listeners.table import LISTENERS, Metric
+from dippm.runs.tracking.listeners.table import LISTENERS, ListenerMetric
 
 TOTAL = "total"
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class ListenerSeries:
     """One series under radT's name.
 
     Attributes:
@@ -37,7 +37,9 @@ class Named:
     reason: str = ""
 
 
-def named_series(columns: Iterable[Column], listeners: Iterable[str] = ()) -> tuple[Named, ...]:
+def named_series(
+    columns: Iterable[Column], listeners: Iterable[str] = ()
+) -> tuple[ListenerSeries, ...]:
     """Return what listeners of radT would have told of a run.
 
     Args:
@@ -49,7 +51,7 @@ def named_series(columns: Iterable[Column], listeners: Iterable[str] = ()) -> tu
     """
     wanted = tuple(listeners)
     held = tuple(columns)
-    found: list[Named] = []
+    found: list[ListenerSeries] = []
     for listener in wanted or LISTENERS:
         if listener not in LISTENERS:
             raise ListenerError(
@@ -65,7 +67,7 @@ def named_series(columns: Iterable[Column], listeners: Iterable[str] = ()) -> tu
     return tuple(found)
 
 
-def _views(metric: Metric, columns: tuple[Column, ...]) -> Iterator[Named]:
+def _views(metric: ListenerMetric, columns: tuple[Column, ...]) -> Iterator[ListenerSeries]:
     done: set[tuple[str, str]] = set()
     for series in metric.series:
         pattern = re.compile(re.escape(series).replace(r"\*", "(.+)"))
@@ -81,7 +83,9 @@ def _views(metric: Metric, columns: tuple[Column, ...]) -> Iterator[Named]:
             yield _named(name, metric, column, columns)
 
 
-def _named(name: str, metric: Metric, column: Column, columns: tuple[Column, ...]) -> Named:
+def _named(
+    name: str, metric: ListenerMetric, column: Column, columns: tuple[Column, ...]
+) -> ListenerSeries:
     import numpy as np
 
     time_ns, values = column.time_ns, column.values / metric.per
@@ -99,7 +103,7 @@ def _named(name: str, metric: Metric, column: Column, columns: tuple[Column, ...
             there = whole.values[np.isfinite(whole.values)]
             values = 100 * values / (there[-1] if len(there) else np.nan)
             reason = reason if len(there) else f"{metric.part_of} has no value"
-    return Named(name, column.series, metric.unit, column.scope, time_ns, values, reason)
+    return ListenerSeries(name, column.series, metric.unit, column.scope, time_ns, values, reason)
 
 
 def _rate(time_ns: Any, values: Any) -> tuple[Any, Any]:

@@ -81,7 +81,7 @@ def summary(found: Collected, joined: Joined) -> dict[str, Any]:
 
 
 def used_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that are labels: measured, undisturbed."""
+    """Return the rows that are labels: measured, defer_signals."""
     return rows[[why_not_used(row) is None for row in rows.to_dict("records")]]
 
 

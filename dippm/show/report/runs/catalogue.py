@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dippm.errors import UnknownNameError
-from dippm.runs.store.stored import StoredRun
+from dippm.runs.store.stored_run import StoredRun
 from dippm.umlaut.descriptions import KINDS, logged_types
 from dippm.umlaut.rows import MeasuredCalls
 

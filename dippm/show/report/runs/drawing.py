@@ -8,7 +8,7 @@ from typing import Any
 
 from dippm.measure.readings import Absent as NoValue
 from dippm.runs.store.record import Value
-from dippm.runs.store.stored import StoredRun
+from dippm.runs.store.stored_run import StoredRun
 from dippm.show.report.runs.catalogue import Entry
 from dippm.show.report.runs.charts import Bar, Bars, Chart, Drawn, Heat, Line, Lines, Parallel
 from dippm.umlaut.stored import measured_of_calls

@@ -12,7 +12,7 @@ from rich.table import Table
 from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.runs.store.record import as_json
-from dippm.runs.store.stored import StoredRun
+from dippm.runs.store.stored_run import StoredRun
 from dippm.runs.store.summary import NUMBERS
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from dippm.errors import RunError
 from dippm.runs.store.columns import Column
 from dippm.runs.store.record import Span, Value
-from dippm.runs.store.stored import StoredRun
+from dippm.runs.store.stored_run import StoredRun
 from dippm.runs.tracking.listeners import named_series
 
 OF_TRACKS = {

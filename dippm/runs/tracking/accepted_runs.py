@@ -25,7 +25,7 @@ from dippm.measure.readings import Absent
 from dippm.runs.tracking.run_comparison import COMPARED, DOCUMENT, RunComparison
 
 if TYPE_CHECKING:
-    from dippm.runs.store.stored import StoredRun
+    from dippm.runs.store.stored_run import StoredRun
 
 NEEDED = ("batch", "precision")
 FAMILY = "own"

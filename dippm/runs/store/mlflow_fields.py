@@ -6,13 +6,13 @@ import json
 import math
 from typing import Any, NamedTuple
 
-from dippm.runs.store.gathered import Gathered, points
 from dippm.runs.store.names import LONGEST_PARAM, LONGEST_TAG, keys, text, texts
 from dippm.runs.store.query import ABOUT, GROUP, SUMMARY
 from dippm.runs.store.record import Start
+from dippm.runs.store.run_contents import RunContents, points
 
 
-class Metric(NamedTuple):
+class LoggedMetric(NamedTuple):
     """A number, as MLflow keeps it.
 
     Attributes:
@@ -28,7 +28,7 @@ class Metric(NamedTuple):
     step: int
 
 
-def logged_metrics(gathered: Gathered) -> list[Metric]:
+def logged_metrics(gathered: RunContents) -> list[LoggedMetric]:
     """Return what has a number.
 
     Summaries are "summary/SERIES/NUMBER", copies of series "system/SERIES", and what the run told
@@ -38,7 +38,7 @@ def logged_metrics(gathered: Gathered) -> list[Metric]:
     end_ms = gathered.end.at.wall_ns // 1_000_000
     named = keys(column.series for column in gathered.columns)
     found = [
-        Metric(f"{SUMMARY}{named[summary.series]}/{number}", value, end_ms, 0)
+        LoggedMetric(f"{SUMMARY}{named[summary.series]}/{number}", value, end_ms, 0)
         for summary in gathered.summaries
         for number, value in summary.numbers().items()
     ]
@@ -46,14 +46,16 @@ def logged_metrics(gathered: Gathered) -> list[Metric]:
         for time_ns, value in points(column):
             step = max(0, (time_ns - start) // 1_000_000_000)
             name = f"system/{named[column.series]}"
-            found.append(Metric(name, value, gathered.wall_ms(time_ns), step))
+            found.append(LoggedMetric(name, value, gathered.wall_ms(time_ns), step))
     told = [v for v in gathered.recorded.values if v.kind == "metric" and _is_number(v.data)]
     names = keys(dict.fromkeys(value.name for value in told))
     counts: dict[str, int] = {}
     for item in told:
         count = counts[item.name] = counts.get(item.name, -1) + 1
         at_step = count if item.step is None else item.step
-        found.append(Metric(names[item.name], item.data, gathered.wall_ms(item.time_ns), at_step))
+        found.append(
+            LoggedMetric(names[item.name], item.data, gathered.wall_ms(item.time_ns), at_step)
+        )
     return found
 
 
@@ -62,7 +64,7 @@ def logged_params(start: Start) -> dict[str, str]:
     return texts(start.params, LONGEST_PARAM)
 
 
-def logged_tags(gathered: Gathered) -> dict[str, str]:
+def logged_tags(gathered: RunContents) -> dict[str, str]:
     """Return tags, environment and what a list shows."""
     start = gathered.recorded.start
     absent = {s.series: s.reason for s in gathered.summaries if not s.n}

@@ -14,8 +14,8 @@ from dippm.devices import Placement, arranged
 from dippm.errors import CollocationError, CollocationWarning, UnknownNameError
 from dippm.runs.colocation import mps, slices
 from dippm.runs.colocation.boards import Board, boards, check_alone, neighbours
+from dippm.runs.colocation.instance_removal import CreatedSlice, undo_entry
 from dippm.runs.colocation.journal import Entry
-from dippm.runs.colocation.removal import Made, undone
 from dippm.runs.colocation.sharing import Seat, Sharing
 
 NO_DEVICE = ("", "-")
@@ -57,22 +57,22 @@ def seated(
     Warns:
         CollocationWarning: if someone else changed the layout of a GPU meanwhile.
     """
-    ways = _ways(sharing, count)
+    ways = _parse_sharing(sharing, count)
     if all(device.strip() in NO_DEVICE for device in devices):
         yield tuple(Seat({}, (), "", "", {}) for _ in ways)
         return
     entry = Entry.new(journal)
-    with ended_in_order():
+    with exit_on_signals():
         try:
-            yield _seats(devices, ways, entry)
+            yield _allocate(devices, ways, entry)
         except BaseException:
-            _end(entry, failing=True)
+            _release(entry, failing=True)
             raise
         else:
-            _end(entry, failing=False)
+            _release(entry, failing=False)
 
 
-def _ways(sharing: str | Sequence[str], count: int) -> tuple[Sharing, ...]:
+def _parse_sharing(sharing: str | Sequence[str], count: int) -> tuple[Sharing, ...]:
     asked = [sharing] * count if isinstance(sharing, str) else list(sharing)
     ways = tuple(Sharing.parse(text) for text in asked)
     if not ways:
@@ -84,25 +84,25 @@ def _ways(sharing: str | Sequence[str], count: int) -> tuple[Sharing, ...]:
     return ways
 
 
-def _seats(devices: Sequence[str], ways: tuple[Sharing, ...], entry: Entry) -> tuple[Seat, ...]:
+def _allocate(devices: Sequence[str], ways: tuple[Sharing, ...], entry: Entry) -> tuple[Seat, ...]:
     with boards(devices) as found:
         match ways[0].kind:
             case "mig":
-                return _on_slices(found, ways, entry)
+                return _allocate_slices(found, ways, entry)
             case "mps":
-                return _under_mps(found, ways, entry)
+                return _allocate_mps(found, ways, entry)
             case _:
-                return _side_by_side(found, ways)
+                return _allocate_whole(found, ways)
 
 
-def _side_by_side(found: tuple[Board, ...], ways: tuple[Sharing, ...]) -> tuple[Seat, ...]:
+def _allocate_whole(found: tuple[Board, ...], ways: tuple[Sharing, ...]) -> tuple[Seat, ...]:
     _check_whole(found)
     facts = _facts(found, ways)
-    seat = _seat(found, ways[0], {}, facts)
+    seat = _make_seat(found, ways[0], {}, facts)
     return (seat,) * len(ways)
 
 
-def _under_mps(
+def _allocate_mps(
     found: tuple[Board, ...], ways: tuple[Sharing, ...], entry: Entry
 ) -> tuple[Seat, ...]:
     _check_whole(found)
@@ -111,11 +111,11 @@ def _under_mps(
     entry.servers.append(server.as_json())
     entry.write()
     facts |= mps.start(server, way)
-    seat = _seat(found, way, mps.environment(server, way), facts)
+    seat = _make_seat(found, way, mps.environment(server, way), facts)
     return (seat,) * len(ways)
 
 
-def _on_slices(
+def _allocate_slices(
     found: tuple[Board, ...], ways: tuple[Sharing, ...], entry: Entry
 ) -> tuple[Seat, ...]:
     if len(found) > 1 or found[0].slice:
@@ -126,22 +126,24 @@ def _on_slices(
     slices.check_mode(board)
     check_alone(board)
     known = slices.profiles(board)
-    chosen = [_profile(board, way, known) for way in ways]
+    chosen = [_find_profile(board, way, known) for way in ways]
     before = slices.layout(board, known)
-    places = _places(board, chosen, known, slices.named(before, known))
+    places = _arrange_slices(board, chosen, known, slices.placements_of(before, known))
     facts = _facts(found, ways)
-    facts["mig.before"] = ", ".join(map(str, slices.named(before, known))) or "none"
+    facts["mig.before"] = ", ".join(map(str, slices.placements_of(before, known))) or "none"
     seats = []
     for profile, place, way in zip(chosen, places, ways, strict=True):
-        made = Made(board.uuid, place, profile.id, profile.compute_slices, before)
+        made = CreatedSlice(board.uuid, place, profile.id, profile.compute_slices, before)
         entry.slices.append(made.as_json())
         entry.write()
-        instance = slices.make(board, profile, place)
+        instance = slices.create_instance(board, profile, place)
         entry.slices[-1] = made._replace(id=instance.id).as_json()
         entry.write()
-        visible = slices.fill(board, profile, instance)
+        visible = slices.create_compute_instance(board, profile, instance)
         own = {**facts, "mig.slice": str(place), "mig.uuid": visible}
-        seats.append(_seat((board._replace(visible=visible, slice=profile.name),), way, {}, own))
+        seats.append(
+            _make_seat((board._replace(visible=visible, slice=profile.name),), way, {}, own)
+        )
     return tuple(seats)
 
 
@@ -155,20 +157,20 @@ def _check_whole(found: tuple[Board, ...]) -> None:
             )
 
 
-def _profile(board: Board, way: Sharing, known: tuple[slices.Profile, ...]) -> slices.Profile:
+def _find_profile(board: Board, way: Sharing, known: tuple[slices.Profile, ...]) -> slices.Profile:
     by_name = {profile.name: profile for profile in known}
     if way.profile not in by_name:
         raise UnknownNameError.of(f"MIG profile of {board.uuid}", way.profile, by_name)
     return by_name[way.profile]
 
 
-def _places(
+def _arrange_slices(
     board: Board,
     chosen: list[slices.Profile],
     known: tuple[slices.Profile, ...],
     there: tuple[Placement, ...],
 ) -> tuple[Placement, ...]:
-    every = [place for profile in known for place in slices.possible(board, profile)]
+    every = [place for profile in known for place in slices.possible_placements(board, profile)]
     names = [profile.name for profile in chosen]
     found = arranged(names, every, there)
     if found is None or any(names.count(profile.name) > profile.most for profile in chosen):
@@ -189,7 +191,7 @@ def _facts(found: tuple[Board, ...], ways: tuple[Sharing, ...]) -> dict[str, str
     }
 
 
-def _seat(
+def _make_seat(
     found: tuple[Board, ...], way: Sharing, more: dict[str, str], facts: dict[str, str]
 ) -> Seat:
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(board.visible for board in found)}
@@ -198,9 +200,9 @@ def _seat(
     return Seat({**visible, **more}, uuids, profile, str(way), facts)
 
 
-def _end(entry: Entry, *, failing: bool) -> None:
-    with undisturbed():
-        result = undone(entry)
+def _release(entry: Entry, *, failing: bool) -> None:
+    with defer_signals():
+        result = undo_entry(entry)
     if result.changed:
         warnings.warn("; ".join(result.changed), CollocationWarning, stacklevel=4)
     if not result.left:
@@ -219,7 +221,7 @@ HELD = (signal.SIGINT, *ENDING)
 
 
 @contextmanager
-def ended_in_order() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Turn signals that would end this process at once into `SystemExit(128 + number)`.
 
     A handler of the program's own, or an ignored signal, stays; so does everything if this is not
@@ -239,7 +241,7 @@ def ended_in_order() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Hold back the signals that would break off what undoes; they come when it is done.
 
     Their handlers run in the main thread only, so in another one nothing has to be held back.

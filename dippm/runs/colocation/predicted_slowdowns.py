@@ -1,4 +1,4 @@
-"""`foretell`: the slow-down that `dippm.share` predicts of runs that shared a device.
+"""`predict_slowdowns`: the slow-down that `dippm.share` predicts of runs that shared a device.
 
 What ran is known by the prediction beside each run (`dippm run --model`, `track(prediction=...)`):
 its model is read again, and must be what it was.
@@ -15,14 +15,14 @@ from dippm.errors import CollocationError, DippmError
 from dippm.runs.colocation.sharing import Sharing
 
 if TYPE_CHECKING:
-    from dippm.runs.store.stored import StoredRun
+    from dippm.runs.store.stored_run import StoredRun
 
 FILE = "file:"
 OWN = ("batch", "mig", "device")
 """Conditions that a run may have for itself, or that are said in another way."""
 
 
-class Foretold(NamedTuple):
+class PredictedSlowdown(NamedTuple):
     """A predicted slow-down.
 
     Attributes:
@@ -38,7 +38,7 @@ class Foretold(NamedTuple):
     bounds: str
 
 
-def foretell(runs: Sequence[StoredRun]) -> Mapping[str, Foretold] | str:
+def predict_slowdowns(runs: Sequence[StoredRun]) -> Mapping[str, PredictedSlowdown] | str:
     """Return what is predicted of runs that shared a device, by uuid, or why nothing is.
 
     Args:
@@ -94,7 +94,7 @@ def _predicted(
     conditions: Sequence[Mapping[str, Any]],
     options: Mapping[str, Any],
     how: Mapping[str, Any],
-) -> list[Foretold]:
+) -> list[PredictedSlowdown]:
     """Return what is predicted of each.
 
     Raises:
@@ -109,7 +109,7 @@ def _predicted(
     ]
     found = share(cases, **{**options, **how})
     return [
-        Foretold(p.slowdown, p.slowdown_range.low, p.slowdown_range.high, found.why_bounds)
+        PredictedSlowdown(p.slowdown, p.slowdown_range.low, p.slowdown_range.high, found.why_bounds)
         for p in found.processes
     ]
 

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 from dippm.devices import Placement
 from dippm.errors import CollocationError
-from dippm.runs.colocation import mps, removal, slices
-from dippm.runs.colocation.boards import IN_USE, Board, boards, neighbours, refused
+from dippm.runs.colocation import mps, slices
+from dippm.runs.colocation.boards import IN_USE, Board, boards, collocation_error, neighbours
 from dippm.runs.colocation.journal import Entry, boot, entries
-from dippm.runs.colocation.outcome import Outcome
+from dippm.runs.colocation.outcome import UndoOutcome
 from dippm.runs.colocation.slices import Instance
 
 PATIENCE_S = 10.0
 PAUSE_S = 0.1
 
 
-class Made(NamedTuple):
+class CreatedSlice(NamedTuple):
     """A slice of ours, or one that was about to be made.
 
     Attributes:
@@ -44,7 +44,7 @@ class Made(NamedTuple):
         return self._asdict()
 
     @classmethod
-    def from_json(cls, held: Mapping[str, Any]) -> Made:
+    def from_json(cls, held: Mapping[str, Any]) -> CreatedSlice:
         """Return what the journal held."""
         before = tuple(Instance(*instance) for instance in held["before"])
         return cls(**{**held, "place": Placement(*held["place"]), "before": before})
@@ -53,16 +53,16 @@ class Made(NamedTuple):
         return f"{self.place} of {self.gpu}"
 
 
-def remove(made: Made) -> Outcome:
+def destroy_slice(made: CreatedSlice) -> UndoOutcome:
     """Destroy a slice of ours, waiting a moment for processes that are just ending."""
     try:
         with boards([made.gpu]) as (board,):
-            return _removed(board, made)
+            return _destroy_with_retry(board, made)
     except CollocationError as error:
-        return Outcome("left", f"{made} is left: {error.message}")
+        return UndoOutcome("left", f"{made} is left: {error.message}")
 
 
-def changes(made: Made) -> list[str]:
+def layout_changes(made: CreatedSlice) -> list[str]:
     """Return how the layout differs from the one before ours, when ours are gone."""
     try:
         with boards([made.gpu]) as (board,):
@@ -72,46 +72,49 @@ def changes(made: Made) -> list[str]:
     except CollocationError as error:
         return [f"the slices of {made.gpu} cannot be compared: {error.message}"]
     return [
-        *(f"{p} of {made.gpu} was made meanwhile" for p in slices.named(tuple(new), known)),
-        *(f"{p} of {made.gpu} was removed meanwhile" for p in slices.named(tuple(gone), known)),
+        *(f"{p} of {made.gpu} was made meanwhile" for p in slices.placements_of(tuple(new), known)),
+        *(
+            f"{p} of {made.gpu} was removed meanwhile"
+            for p in slices.placements_of(tuple(gone), known)
+        ),
     ]
 
 
-def _removed(board: Board, made: Made) -> Outcome:
+def _destroy_with_retry(board: Board, made: CreatedSlice) -> UndoOutcome:
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return _try(board, made)
+            return _destroy(board, made)
         except board.nvml.NVMLError as error:
             if error.value != IN_USE:
-                failed = refused(error, f"{made} cannot be destroyed")
-                return Outcome("left", failed.message)
+                failed = collocation_error(error, f"{made} cannot be destroyed")
+                return UndoOutcome("left", failed.message)
             if time.monotonic() >= end:
                 users = ", ".join(map(str, neighbours(board))) or "by whom is not told"
-                return Outcome("left", f"{made} is left: it is in use, {users}")
+                return UndoOutcome("left", f"{made} is left: it is in use, {users}")
         time.sleep(PAUSE_S)
 
 
-def _try(board: Board, made: Made) -> Outcome:
-    instance = _ours(board, made)
+def _destroy(board: Board, made: CreatedSlice) -> UndoOutcome:
+    instance = _find_own_instance(board, made)
     if instance is None:
         if made.id is None:
-            return Outcome("nothing")
-        return Outcome("changed", f"{made} was gone: someone else had removed it")
+            return UndoOutcome("nothing")
+        return UndoOutcome("changed", f"{made} was gone: someone else had removed it")
     nvml, handle = board.nvml, slices.handle_of(board, instance)
     if handle is None:
-        return Outcome("changed", f"{made} was removed by someone else just now")
-    inside = slices.parts(board, handle)
-    full = slices.filling(board, handle, made.compute_slices)
+        return UndoOutcome("changed", f"{made} was removed by someone else just now")
+    inside = slices.compute_instances(board, handle)
+    full = slices.full_profile_id(board, handle, made.compute_slices)
     if any(profile != full for _, profile in inside):
-        return Outcome("changed", f"{made} is left: someone else divided it anew")
+        return UndoOutcome("changed", f"{made} is left: someone else divided it anew")
     for part, _ in inside:
         nvml.nvmlComputeInstanceDestroy(part)
     nvml.nvmlGpuInstanceDestroy(handle)
-    return Outcome("undone", f"{made} was destroyed")
+    return UndoOutcome("undone", f"{made} was destroyed")
 
 
-def _ours(board: Board, made: Made) -> Instance | None:
+def _find_own_instance(board: Board, made: CreatedSlice) -> Instance | None:
     """Return our instance if it is there, exactly as it was made."""
     known = (slices.Profile(made.place.profile, made.profile_id, made.compute_slices, 0),)
     for instance in slices.layout(board, known):
@@ -126,7 +129,7 @@ def _ours(board: Board, made: Made) -> Instance | None:
 # `undo`: what an entry of the journal names is undone, once, by whoever finds it.
 
 
-class Undone(NamedTuple):
+class UndoResult(NamedTuple):
     """What became of an entry.
 
     Attributes:
@@ -140,23 +143,25 @@ class Undone(NamedTuple):
     left: tuple[str, ...] = ()
 
 
-def undone(entry: Entry) -> Undone:
+def undo_entry(entry: Entry) -> UndoResult:
     """Undo what an entry names, the last first; forget the entry if nothing is left of it."""
     servers = [(held, mps.stop(mps.Server.from_json(held))) for held in reversed(entry.servers)]
-    made = [removal.Made.from_json(held) for held in reversed(entry.slices)]
-    slices = [(each, removal.remove(each)) for each in made]
-    outcomes = [outcome for _, outcome in (*servers, *slices)]
-    left = _said(outcomes, "left")
-    changed = _said(outcomes, "changed")
+    made = [CreatedSlice.from_json(held) for held in reversed(entry.slices)]
+    destroyed = [(each, destroy_slice(each)) for each in made]
+    outcomes = [outcome for _, outcome in (*servers, *destroyed)]
+    left = _messages(outcomes, "left")
+    changed = _messages(outcomes, "changed")
     entry.servers = [held for held, outcome in reversed(servers) if outcome.kind == "left"]
-    entry.slices = [each.as_json() for each, outcome in reversed(slices) if outcome.kind == "left"]
+    entry.slices = [
+        each.as_json() for each, outcome in reversed(destroyed) if outcome.kind == "left"
+    ]
     if left:
         entry.write()
     else:
         entry.remove()
         for each in {each.gpu: each for each in made}.values():
-            changed += removal.changes(each)
-    return Undone(tuple(_said(outcomes, "undone")), tuple(changed), tuple(left))
+            changed += layout_changes(each)
+    return UndoResult(tuple(_messages(outcomes, "undone")), tuple(changed), tuple(left))
 
 
 def undo(journal: Path) -> list[str]:
@@ -190,9 +195,9 @@ def _undo(path: Path) -> tuple[str, ...]:
     if owner.boot != boot() and entry.slices:
         entry.slices = []  # slices do not outlive a boot: what is there now is not ours
         forgotten = ["the machine was started anew since: its slices went with that"]
-    result = undone(entry)
+    result = undo_entry(entry)
     return (*forgotten, *result.done, *result.changed, *result.left)
 
 
-def _said(outcomes: list[Outcome], kind: str) -> list[str]:
-    return [outcome.said for outcome in outcomes if outcome.kind == kind]
+def _messages(outcomes: list[UndoOutcome], kind: str) -> list[str]:
+    return [outcome.message for outcome in outcomes if outcome.kind == kind]

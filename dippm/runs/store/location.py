@@ -22,7 +22,7 @@ HINT = "Name a store: --store runs.db, postgresql://USER@HOST/NAME or https://HO
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreLocation:
     """An address that was understood.
 
     Attributes:
@@ -52,7 +52,7 @@ class Place:
         return False
 
 
-def place_of(store: str | None = None) -> Place:
+def locate_store(store: str | None = None) -> StoreLocation:
     """Return where the store is.
 
     Args:
@@ -70,25 +70,25 @@ def place_of(store: str | None = None) -> Place:
     if dialect == "sqlite":
         return _in_file(Path(rest.partition("?")[0][1:] or "/"), artifacts)
     if dialect in SERVERS:
-        return Place(given)
+        return StoreLocation(given)
     if dialect == "file":
         raise StoreError(f"{given}: folders of files are no store any more", HINT)
     if dialect in ("postgresql", "mysql", "mssql"):
         if artifacts is None:
             raise StoreError(
-                f"{Place(given).shown()} does not say where samples go",
+                f"{StoreLocation(given).shown()} does not say where samples go",
                 f"Set {ARTIFACTS_VARIABLE}, for instance to s3://bucket/folder.",
             )
-        return Place(given, None, artifacts)
-    raise StoreError(f"{Place(given).shown()} is no address of a store", HINT)
+        return StoreLocation(given, None, artifacts)
+    raise StoreError(f"{StoreLocation(given).shown()} is no address of a store", HINT)
 
 
-def _in_file(path: Path, artifacts: str | None) -> Place:
+def _in_file(path: Path, artifacts: str | None) -> StoreLocation:
     path = path.expanduser().absolute()
     if path.is_dir():
         raise StoreError(f"{path} is a folder, not a file of runs", HINT)
     beside = path.with_name(f"{path.stem}-artifacts")
-    return Place(f"sqlite:///{path}", path, artifacts or beside.as_uri())
+    return StoreLocation(f"sqlite:///{path}", path, artifacts or beside.as_uri())
 
 
 def _of_the_user() -> Path:

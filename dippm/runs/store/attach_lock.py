@@ -95,12 +95,12 @@ def request_attach(folder: Path) -> str:
         OSError: if the folder cannot be read or written.
         ValueError: if it holds no run.
     """
-    from dippm.runs.store.place import ARTIFACTS_VARIABLE, place_of
+    from dippm.runs.store.location import ARTIFACTS_VARIABLE, locate_store
 
     given = str(json.loads((folder / START).read_bytes()).get("store") or "")
     try:
-        place = place_of(given or None)
-        words = [place.uri, place.artifacts]
+        location = locate_store(given or None)
+        words = [location.uri, location.artifacts]
     except StoreError:  # who attaches it says why
         words = [given, os.environ.get(ARTIFACTS_VARIABLE)]
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]

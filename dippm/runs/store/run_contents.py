@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.runs.store.columns import Column, read_columns
-from dippm.runs.store.folder import ARTIFACTS, Recorded, read_folder
+from dippm.runs.store.folder import ARTIFACTS, RecordedRun, read_folder
 from dippm.runs.store.record import End, Moment, as_json
 from dippm.runs.store.summary import Summary, summarise
 
@@ -17,7 +17,7 @@ MOST_POINTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class RunContents:
     """A run, whole.
 
     Attributes:
@@ -28,7 +28,7 @@ class Gathered:
         remarks: what could not be read.
     """
 
-    recorded: Recorded
+    recorded: RecordedRun
     end: End
     columns: tuple[Column, ...]
     summaries: tuple[Summary, ...]
@@ -57,7 +57,7 @@ class Gathered:
         return (time_ns - at.monotonic_ns + at.wall_ns) // 1_000_000
 
 
-def gather(folder: Path) -> Gathered:
+def gather(folder: Path) -> RunContents:
     """Read the folder of a run that has ended.
 
     Raises:
@@ -68,7 +68,7 @@ def gather(folder: Path) -> Gathered:
     if recorded.damaged_lines:
         remarks.append(f"{recorded.damaged_lines} lines of events are damaged")
     end = recorded.end or _lost(recorded, columns)
-    return Gathered(
+    return RunContents(
         recorded, end, tuple(columns), tuple(summarise(c) for c in columns), tuple(remarks)
     )
 
@@ -91,7 +91,7 @@ def points(column: Column) -> Iterator[tuple[int, float]]:
     yield from zip(time_ns[last].tolist(), copied.tolist(), strict=True)
 
 
-def _lost(recorded: Recorded, columns: list[Column]) -> End:
+def _lost(recorded: RecordedRun, columns: list[Column]) -> End:
     """Say of a run that nobody ended that it was lost, when it was last heard of."""
     at = recorded.start.at
     heard = [

@@ -12,10 +12,10 @@ from dippm.runs.tracking.window import Window, over
 if TYPE_CHECKING:
     from dippm.runs.store.columns import Column
     from dippm.runs.store.record import Span
-    from dippm.runs.store.stored import StoredRun
+    from dippm.runs.store.stored_run import StoredRun
 
 PROFILED = "profiled"
-Stretch = tuple[int, int]
+TimeRange = tuple[int, int]
 """From when to when, ns on the monotonic clock of the machine."""
 
 
@@ -58,21 +58,21 @@ def same_work(run: StoredRun, other: StoredRun) -> bool:
     )
 
 
-def counts(run: StoredRun) -> bool:
+def is_comparable(run: StoredRun) -> bool:
     """Whether the times of a run count: it ended well, and nothing was profiled in it."""
     return run.status == "finished" and PROFILED not in run.start.tags
 
 
-def stretch(run: StoredRun) -> Stretch:
+def time_range(run: StoredRun) -> TimeRange:
     """Return from when to when a run went."""
     return run.start.at.monotonic_ns, run.end.at.monotonic_ns
 
 
-def shared_time(run: StoredRun, neighbours: Sequence[StoredRun]) -> tuple[Stretch, ...]:
-    """Return the stretches of a run in which at least one neighbour ran, in order."""
-    first, last = stretch(run)
-    merged: list[Stretch] = []
-    for begin, end in sorted(map(stretch, neighbours)):
+def shared_time(run: StoredRun, neighbours: Sequence[StoredRun]) -> tuple[TimeRange, ...]:
+    """Return the ranges of a run in which at least one neighbour ran, in order."""
+    first, last = time_range(run)
+    merged: list[TimeRange] = []
+    for begin, end in sorted(map(time_range, neighbours)):
         begin, end = max(begin, first), min(end, last)
         if begin >= end:
             continue
@@ -83,13 +83,13 @@ def shared_time(run: StoredRun, neighbours: Sequence[StoredRun]) -> tuple[Stretc
     return tuple(merged)
 
 
-def spans_within(spans: Iterable[Span], stretches: Sequence[Stretch]) -> tuple[Span, ...]:
-    """Return the spans that lie wholly in one of several stretches."""
+def spans_within(spans: Iterable[Span], ranges: Sequence[TimeRange]) -> tuple[Span, ...]:
+    """Return the spans that lie wholly in one of several ranges."""
     return tuple(
         span
         for span in spans
         if span.end_ns is not None
-        and any(begin <= span.start_ns and span.end_ns <= end for begin, end in stretches)
+        and any(begin <= span.start_ns and span.end_ns <= end for begin, end in ranges)
     )
 
 
@@ -146,7 +146,7 @@ def shared_energy(runs: Sequence[StoredRun], *, idle_w: float | None = None) -> 
         runs: that shared the same devices.
         idle_w: power of the boards while nothing runs, W.
     """
-    times = [stretch(run) for run in runs]
+    times = [time_range(run) for run in runs]
     begin, end = max(first for first, _ in times), min(last for _, last in times)
     seconds = max(0.0, (end - begin) / 1e9)
     if not seconds:

@@ -19,7 +19,7 @@ from statistics import median
 import torch
 
 from dippm.errors import DippmError
-from dippm.measure.kernels.join import Place, joined, kind_of
+from dippm.measure.kernels.join import KernelOwner, join_kernels, kind_of
 from dippm.measure.kernels.profile import profiled
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import Regime
@@ -69,7 +69,7 @@ def _line(name: str, regime: Regime) -> tuple[float, float]:
         kernels = profiled(step, CPU, module=module)
     kernels = tuple(k for k in kernels if k.part != "optimizer")
     begin = time.perf_counter()
-    places = joined(kernels, graph)
+    places = join_kernels(kernels, graph)
     join_ms = 1000 * (time.perf_counter() - begin)
     times: Counter[str | None] = Counter()
     for kernel, place in zip(kernels, places, strict=True):
@@ -82,7 +82,7 @@ def _line(name: str, regime: Regime) -> tuple[float, float]:
     return call, rows
 
 
-def _rows(kernels: Sequence[TracedKernel], places: Sequence[Place]) -> float:
+def _rows(kernels: Sequence[TracedKernel], places: Sequence[KernelOwner]) -> float:
     """Return the share of rows of working operators that were joined with their call."""
     works = [p.how == "call" for k, p in zip(kernels, places, strict=True) if _works(k)]
     return sum(works) / len(works)

@@ -15,7 +15,7 @@ from dippm.cli.progress import progress_shown
 from dippm.devices import Calibration
 
 if TYPE_CHECKING:
-    from dippm.measure.calibration_rows import Measured
+    from dippm.measure.calibration_rows import CalibrationRun
 
 WORST = 3
 """Models left out that are named, the worst first."""
@@ -63,7 +63,7 @@ def calibrate(
         raise typer.BadParameter(
             "give ROWS.csv, or --measure to measure on this machine", param_hint="ROWS.csv"
         )
-    done: Measured | None = None
+    done: CalibrationRun | None = None
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=measure):
         from dippm.api import load
         from dippm.devices import write_device
@@ -100,7 +100,7 @@ def calibrate(
     )
 
 
-def _document(made: Calibration, done: Measured | None) -> dict[str, Any]:
+def _document(made: Calibration, done: CalibrationRun | None) -> dict[str, Any]:
     document: dict[str, Any] = {
         "base": made.base,
         "rows": made.rows,
@@ -149,11 +149,11 @@ def _worst(made: Calibration) -> str:
     return f"Furthest off while left out: {named}.\n"
 
 
-def _what_was_measured(done: Measured, rows: Path | None) -> str:
+def _what_was_measured(done: CalibrationRun, rows: Path | None) -> str:
     from dippm.base.printable import printable
 
     left = f", {done.left} left for want of time (--budget-s)" if done.left else ""
-    lines = [f"Measured {done.measured} points, {done.kept} were in {rows}{left}."]
+    lines = [f"CalibrationRun {done.measured} points, {done.kept} were in {rows}{left}."]
     idle, context = done.idle_power_w, done.context_mb
     absent = {name: printable(why) for name, why in done.absent.items()}
     lines += [

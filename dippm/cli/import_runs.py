@@ -12,7 +12,7 @@ from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, say
 
 if TYPE_CHECKING:
-    from dippm.umlaut.importing import Imported
+    from dippm.umlaut.importing import ImportResult
 
 
 def import_runs(
@@ -52,7 +52,7 @@ def import_runs(
         say(f"! not in the store yet: {printable(waiting)}")
 
 
-def _document(imported: Imported, attached: int, added: int, waiting: str) -> dict[str, object]:
+def _document(imported: ImportResult, attached: int, added: int, waiting: str) -> dict[str, object]:
     return {
         "runs": [folder.name for folder in imported.folders],
         "imported_before": [folder.name for folder in imported.already],

@@ -14,7 +14,7 @@ from dippm.cli.output import errors_reported, print_json, say
 if TYPE_CHECKING:
     from dippm.runs.plans.assumed import AssumedBoards
     from dippm.runs.plans.options import PlanOptions
-    from dippm.runs.plans.row import Row
+    from dippm.runs.plans.row import PlanRow
     from dippm.runs.plans.status import Status
 
 plan = typer.Typer(help="Carry out runs that a table or a sweep names.", no_args_is_help=True)
@@ -176,7 +176,7 @@ class _Shown:
 
         print_text(f" ! {text}", sys.stderr)
 
-    def became(self, row: Row, status: Status, seconds: float) -> None:
+    def became(self, row: PlanRow, status: Status, seconds: float) -> None:
         if self._quiet:
             return
         from dippm.base.numbers import show as figure

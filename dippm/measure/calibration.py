@@ -37,7 +37,7 @@ from dippm.estimate.predictor import LoadedPredictor
 from dippm.measure.calibration_rows import (
     BUDGET_S,
     QUICK,
-    Measured,
+    CalibrationRun,
     check_library,
     measure_rows,
     points_for,
@@ -138,7 +138,7 @@ def calibrate_here(
     budget_s: float = BUDGET_S,
     on: str | None = None,
     name: str | None = None,
-) -> tuple[Device, Measured]:
+) -> tuple[Device, CalibrationRun]:
     """Measure about ten architectures on a GPU of this machine, and calibrate with them.
 
     Args:

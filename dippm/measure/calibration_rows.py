@@ -49,7 +49,7 @@ IDLE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CalibrationPoint:
     """What is measured once: a model by name, samples in a pass, and the precision."""
 
     model: str
@@ -63,7 +63,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CalibrationRun:
     """What came of it.
 
     Attributes:
@@ -100,25 +100,25 @@ def check_library(name: str) -> None:
         )
 
 
-def points_for(device: Device) -> tuple[Point, ...]:
+def points_for(device: Device) -> tuple[CalibrationPoint, ...]:
     """Return the points in the order in which they say most, for the formats that a GPU has."""
     formats = supported_precisions(device)
     half = next((precision for precision in HALF if precision in formats), None)
     first: Precision = half or "fp32"
-    points = [Point(model, batch, first) for batch in BATCHES for model in MODELS]
+    points = [CalibrationPoint(model, batch, first) for batch in BATCHES for model in MODELS]
     if half:
-        points += [Point(model, BATCHES[0], "fp32") for model in MODELS]
+        points += [CalibrationPoint(model, BATCHES[0], "fp32") for model in MODELS]
     return tuple(points)
 
 
 def measure_rows(
     bench: Bench,
-    points: Sequence[Point],
+    points: Sequence[CalibrationPoint],
     path: Path,
     *,
     budget_s: float = BUDGET_S,
     clock: Callable[[], float] = time.monotonic,
-) -> Measured:
+) -> CalibrationRun:
     """Measure points that a file of rows does not have, and append them to it one by one.
 
     Args:
@@ -156,7 +156,7 @@ def measure_rows(
         for name, value in (("idle_power_w", idle), ("context_mb", context))
         if not isinstance(value, float | int)
     }
-    return Measured(
+    return CalibrationRun(
         measured=done - len(failed),
         kept=len(known),
         left=len(todo) - done,
@@ -168,7 +168,7 @@ def measure_rows(
     )
 
 
-def _measured(bench: Bench, point: Point) -> dict[str, Any]:
+def _measured(bench: Bench, point: CalibrationPoint) -> dict[str, Any]:
     from dippm.measure.run import Wanted
     from dippm.measure.subject import load_subject
     from dippm.model.frontends import InputSpec

@@ -11,7 +11,7 @@ from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.errors import ConditionsError
 from dippm.estimate.models.targets import OperatorCost
-from dippm.measure.kernels.join import joined
+from dippm.measure.kernels.join import join_kernels
 from dippm.measure.measurement import Measurement
 from dippm.model.graph.model_graph import ModelGraph
 
@@ -101,7 +101,9 @@ def verify_operators(
         why = measurement.absent.get("kernel_ms", "no step was profiled")
         raise ConditionsError(f"no kernels were measured: {why}", "Measure without operators.")
     seen: dict[int | None, list[int]] = defaultdict(list)
-    for kernel, place in zip(measurement.kernels, joined(measurement.kernels, graph), strict=True):
+    for kernel, place in zip(
+        measurement.kernels, join_kernels(measurement.kernels, graph), strict=True
+    ):
         seen[place.node].append(kernel.ns)
     costs: dict[int, float] = {}
     for cost in predicted:  # of a training step an operator has a row for each pass

@@ -33,7 +33,7 @@ OF_THE_KERNEL = {"tree", "processes", "cores", "host", "disks", "rapl"}
 """Sources that need no installed package; the others are looked for where packages are."""
 
 
-class Order(NamedTuple):
+class SamplerConfig(NamedTuple):
     """What to sample.
 
     Attributes:
@@ -56,7 +56,7 @@ class Order(NamedTuple):
     adopter: int = 0
 
 
-def parse(words: Sequence[str]) -> Order:
+def parse(words: Sequence[str]) -> SamplerConfig:
     """Read the command line; by hand, for argparse costs a megabyte.
 
     Raises:
@@ -78,7 +78,7 @@ def parse(words: Sequence[str]) -> Order:
     seconds = float(given.get("--seconds", "0"))
     pid, device = int(given["--pid"]), given.get("--device", "0")
     adopter = int(given.get("--adopter", "0"))
-    return Order(pid, given["--out"], hz, sources, device, seconds, adopter)
+    return SamplerConfig(pid, given["--out"], hz, sources, device, seconds, adopter)
 
 
 def _source(text: str, hz: float) -> tuple[str, int]:
@@ -90,27 +90,27 @@ class Sampler:
     """Reads the sources at fixed times and writes what they say."""
 
     def __init__(
-        self, order: Order, look: Callable[[Mapping[str, Readings]], None] | None = None
+        self, config: SamplerConfig, look: Callable[[Mapping[str, Readings]], None] | None = None
     ) -> None:
         """Open the sources and create the file.
 
         Args:
-            order: what to sample.
+            config: what to sample.
             look: called with the last readings by source, each time a frame is written.
 
         Raises:
             OSError: if the file exists or cannot be created.
             UnknownNameError: if there is no source of a name.
         """
-        self._order = order
+        self._config = config
         self._look_at = look
         self._last: dict[str, Readings] = {}
         _allow_files()
-        self._sources = [self._open(name) for name, _ in order.sources]
-        header = {"pid": order.pid, "hz": order.hz, "own_pid": os.getpid()}
-        self._writer = Writer(order.out, self._sources, header)
+        self._sources = [self._open(name) for name, _ in config.sources]
+        header = {"pid": config.pid, "hz": config.hz, "own_pid": os.getpid()}
+        self._writer = Writer(config.out, self._sources, header)
         self._missed = self._look_ns = 0
-        self._turns = tuple(enumerate(every for _, every in order.sources))
+        self._turns = tuple(enumerate(every for _, every in config.sources))
         self._due = [0] * len(self._sources)
         self._watched: int | None = None
         self._stop, wake = os.pipe()
@@ -127,13 +127,13 @@ class Sampler:
             site.main()
         where: dict[str, Any] = {}
         if name in OF_A_GPU:
-            where["device"] = device or self._order.device
+            where["device"] = device or self._config.device
         if name in OF_A_TREE or name == "nvml_processes":
-            where["pid"] = self._order.pid
+            where["pid"] = self._config.pid
         if name in OF_A_TREE:
             where["exclude"] = (os.getpid(),)  # the workload may have started us
-        if name == "tree" and self._order.adopter:
-            where["adopter"] = self._order.adopter
+        if name == "tree" and self._config.adopter:
+            where["adopter"] = self._config.adopter
         source = open_source(name, **where)
         return _OfDevice(word, source) if named else source
 
@@ -143,10 +143,10 @@ class Sampler:
         Raises:
             OSError: if the file cannot be written any more.
         """
-        self._watched = _watch(self._order.pid)
-        period_ns = int(1e9 / self._order.hz)
+        self._watched = _watch(self._config.pid)
+        period_ns = int(1e9 / self._config.hz)
         start_ns = next_ns = flushed_ns = time.monotonic_ns()
-        end_ns = start_ns + int(self._order.seconds * 1e9) if self._order.seconds else 0
+        end_ns = start_ns + int(self._config.seconds * 1e9) if self._config.seconds else 0
         tick, why = 0, ""
         while not why:
             self._read(tick)
@@ -166,7 +166,7 @@ class Sampler:
             else:
                 why = self._look(now, next_ns)
             if end_ns and next_ns >= end_ns:
-                why = why or f"{self._order.seconds:g} s have passed"
+                why = why or f"{self._config.seconds:g} s have passed"
         self._finish(why)
         return why
 
@@ -190,7 +190,7 @@ class Sampler:
     def _why(self, ready: list[int], poll: bool) -> str:
         if self._stop in ready:
             return "SIGTERM"
-        if ready or (poll and not _alive(self._order.pid)):
+        if ready or (poll and not _alive(self._config.pid)):
             return "the watched process has ended"
         return ""
 
@@ -248,16 +248,16 @@ def main(words: Sequence[str]) -> int:
     from dippm.errors import DippmError
 
     try:
-        order = parse(words)
-        if not _alive(order.pid):
-            raise ValueError(f"there is no process {order.pid}")
+        config = parse(words)
+        if not _alive(config.pid):
+            raise ValueError(f"there is no process {config.pid}")
     except ValueError as error:
         sys.stderr.write(f"sampler: {error}\n{USAGE}")
         return 2
     try:
-        Sampler(order).run()
+        Sampler(config).run()
     except (OSError, DippmError) as error:
-        sys.stderr.write(f"sampler: stopped, {order.out}: {error}\n")
+        sys.stderr.write(f"sampler: stopped, {config.out}: {error}\n")
         return 1
     return 0
 

@@ -60,7 +60,7 @@ NOT_TOLD = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class DatabaseRow:
     """A row of the table of measurements.
 
     Attributes:
@@ -95,7 +95,7 @@ class Database:
     """
 
     runs: Mapping[str, Mapping[str, Any]]
-    measurements: Sequence[Measured]
+    measurements: Sequence[DatabaseRow]
     notes: tuple[str, ...]
 
 
@@ -151,7 +151,7 @@ def read_database(path: Path) -> Database:
     return Database(about, measurements, tuple(notes))
 
 
-def _measurements(rows: Iterable[Mapping[str, Any]], notes: list[str]) -> list[Measured]:
+def _measurements(rows: Iterable[Mapping[str, Any]], notes: list[str]) -> list[DatabaseRow]:
     found, unread, allowance = [], 0, Allowance()
     for row in rows:
         try:
@@ -257,7 +257,7 @@ def _until_damage(
     return rows, True
 
 
-def _measured(row: Mapping[str, Any], allowance: Allowance) -> Measured:
+def _measured(row: Mapping[str, Any], allowance: Allowance) -> DatabaseRow:
     number = int(row["id"] if row["id"] is not None else row["rowid"])
     description, kind = _text(row["description"]), _text(row["type"])
     data = _decoded(row["data"], allowance)
@@ -265,7 +265,7 @@ def _measured(row: Mapping[str, Any], allowance: Allowance) -> Measured:
         raise ValueError("it has no value, or one that is not finite")
     if kind == "time" and isinstance(data, int | float) and not 0 <= data <= LONGEST_S:
         raise ValueError(f"its time is {data:g} s")
-    return Measured(
+    return DatabaseRow(
         number,
         _text(row["uuid"]),
         moment(row["at"]),

@@ -16,7 +16,7 @@ from dippm.measure.readings import Quantity, Readings
 from dippm.measure.sampler_writer import Writer
 from dippm.runs.store.folder import RunFolder, spool
 from dippm.runs.store.record import End, Moment, Span, Start, Value
-from dippm.umlaut.database import LONGEST_TEXT, Measured, moment, read_database
+from dippm.umlaut.database import LONGEST_TEXT, DatabaseRow, moment, read_database
 from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames
 from dippm.umlaut.stored import DATABASE
 
@@ -28,7 +28,7 @@ SOURCE = "umlaut"
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """What became of a database.
 
     Attributes:
@@ -44,7 +44,7 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def import_database(path: Path, root: Path | None = None, *, store: str = "") -> Imported:
+def import_database(path: Path, root: Path | None = None, *, store: str = "") -> ImportResult:
     """Write every run of a database of UMLAUT to a folder of its own; the database stays as it is.
 
     Args:
@@ -57,7 +57,7 @@ def import_database(path: Path, root: Path | None = None, *, store: str = "") ->
         OSError: if a folder cannot be written.
     """
     database = read_database(path)
-    by_run: dict[str, list[Measured]] = {uuid: [] for uuid in database.runs}
+    by_run: dict[str, list[DatabaseRow]] = {uuid: [] for uuid in database.runs}
     for row in database.measurements:
         by_run.setdefault(row.uuid, []).append(row)
     if len(by_run) > MOST_RUNS:
@@ -77,13 +77,13 @@ def import_database(path: Path, root: Path | None = None, *, store: str = "") ->
             count += len(rows)
         except FileExistsError:
             already.append((root or spool()) / start.uuid)
-    return Imported(tuple(folders), tuple(already), count, tuple(notes))
+    return ImportResult(tuple(folders), tuple(already), count, tuple(notes))
 
 
 def _start(
     uuid: str,
     about: Mapping[str, Any],
-    rows: Sequence[Measured],
+    rows: Sequence[DatabaseRow],
     path: Path,
     offset_ns: int,
     store: str,
@@ -112,7 +112,7 @@ def _start(
     )
 
 
-def _write(start: Start, rows: Sequence[Measured], root: Path | None, offset_ns: int) -> Path:
+def _write(start: Start, rows: Sequence[DatabaseRow], root: Path | None, offset_ns: int) -> Path:
     folder = RunFolder.create(start, root)
     about = json.loads(start.tags[DESCRIPTIONS])
     fallback_ns = last_ns = start.at.monotonic_ns
@@ -135,7 +135,7 @@ def _write(start: Start, rows: Sequence[Measured], root: Path | None, offset_ns:
     return folder.path
 
 
-def _is_value(row: Measured) -> bool:
+def _is_value(row: DatabaseRow) -> bool:
     """Return whether a row is what a tracker was told, and no metric of a call."""
     return row.type in KINDS or not (_is_number(row.data) or _is_sampled(row.data))
 
@@ -149,7 +149,7 @@ def _is_sampled(data: Any) -> bool:
     return isinstance(data, dict) and all(isinstance(data.get(part), list) for part in parts)
 
 
-def _logged(rows: Iterable[Measured]) -> LoggedNames:
+def _logged(rows: Iterable[DatabaseRow]) -> LoggedNames:
     names = LoggedNames()
     for row in rows:
         if _is_value(row) and row.type not in KINDS:
@@ -157,7 +157,7 @@ def _logged(rows: Iterable[Measured]) -> LoggedNames:
     return names
 
 
-def _value(row: Measured, at_ns: int, logged: LoggedNames) -> Value:
+def _value(row: DatabaseRow, at_ns: int, logged: LoggedNames) -> Value:
     data = row.data
     if row.type == "hyperparameters" and isinstance(data, dict) and "df" in data:
         data = {**{k: v for k, v in data.items() if k != "df"}, "columns": data["df"]}
@@ -168,7 +168,7 @@ def _value(row: Measured, at_ns: int, logged: LoggedNames) -> Value:
     return Value(name, kind, data, at_ns, row.unit, row.method)
 
 
-def _descriptions(rows: Iterable[Measured]) -> dict[str, Any]:
+def _descriptions(rows: Iterable[DatabaseRow]) -> dict[str, Any]:
     """Return what `rows_of` needs to know of the metrics of each function."""
     found: dict[str, Any] = {}
     for row in rows:
@@ -182,18 +182,18 @@ def _descriptions(rows: Iterable[Measured]) -> dict[str, Any]:
     return found
 
 
-def _metric_name(row: Measured) -> str:
+def _metric_name(row: DatabaseRow) -> str:
     same = row.description in ("", row.type)
     return f"{SOURCE}.{row.type}" if same else f"{SOURCE}.{row.type} {row.description}"
 
 
-def _call_name(row: Measured) -> str:
+def _call_name(row: DatabaseRow) -> str:
     return row.method or row.description or row.type
 
 
-def _calls(rows: Iterable[Measured]) -> Iterator[list[Measured]]:
+def _calls(rows: Iterable[DatabaseRow]) -> Iterator[list[DatabaseRow]]:
     """Yield the rows of each call: UMLAUT logged all metrics of one after another."""
-    call: list[Measured] = []
+    call: list[DatabaseRow] = []
     for row in rows:
         if _is_value(row):
             continue
@@ -207,7 +207,7 @@ def _calls(rows: Iterable[Measured]) -> Iterator[list[Measured]]:
 
 
 def _span(
-    call: Sequence[Measured], about: Mapping[str, Any], offset_ns: int, fallback_ns: int
+    call: Sequence[DatabaseRow], about: Mapping[str, Any], offset_ns: int, fallback_ns: int
 ) -> tuple[Span, dict[str, list[tuple[int, float]]]]:
     """Return the span of a call and its series; it began when its first metric says so."""
     end_ns = max(_at_ns(row, offset_ns, fallback_ns) for row in call)
@@ -265,7 +265,7 @@ class _Imported:
         pass
 
 
-def _at_ns(row: Measured, offset_ns: int, fallback_ns: int) -> int:
+def _at_ns(row: DatabaseRow, offset_ns: int, fallback_ns: int) -> int:
     return fallback_ns if row.at is None else _wall_ns(row.at) - offset_ns
 
 

@@ -56,7 +56,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class SampledSeries:
     """One sampled series of a run.
 
     Attributes:
@@ -70,7 +70,7 @@ class Readings:
     reason: str = ""
 
 
-Sampling = Mapping[tuple[str, str], Readings]
+Sampling = Mapping[tuple[str, str], SampledSeries]
 """Series by full name and GPU; "" where there is one place only."""
 
 
@@ -199,7 +199,9 @@ def _reduced(
     if about["name"] in span.absent:
         return Absent(span.absent[about["name"]]), ()
     full, counter = about["series"], about["reducer"] in ("rate", "delta")
-    known = sampled.get((full, about.get("device", ""))) or sampled.get((full, "")) or Readings()
+    known = (
+        sampled.get((full, about.get("device", ""))) or sampled.get((full, "")) or SampledSeries()
+    )
     end_ns = span.end_ns if span.end_ns is not None else (known.time_ns or [span.start_ns])[-1]
     inside = slice(bisect_left(known.time_ns, span.start_ns), bisect_right(known.time_ns, end_ns))
     points = list(zip(known.time_ns[inside], known.values[inside], strict=True))
@@ -249,7 +251,7 @@ def _rate(
 
 
 def _with_ends(
-    points: list[tuple[int, float]], known: Readings, start_ns: int, end_ns: int
+    points: list[tuple[int, float]], known: SampledSeries, start_ns: int, end_ns: int
 ) -> list[tuple[int, float]]:
     """Add what a counter was at either end of a call, between the readings around it."""
     ends = [_between(known, at) for at in (start_ns, end_ns)]
@@ -258,7 +260,7 @@ def _with_ends(
     return [(start_ns, ends[0]), *points, (end_ns, ends[1])]
 
 
-def _between(known: Readings, at_ns: int) -> float | None:
+def _between(known: SampledSeries, at_ns: int) -> float | None:
     place = bisect_left(known.time_ns, at_ns)
     if place == len(known.time_ns):
         return None
@@ -271,7 +273,7 @@ def _between(known: Readings, at_ns: int) -> float | None:
     return less + (more - less) * (at_ns - sooner) / (later - sooner)
 
 
-def _held(known: Readings, place: int, end_ns: int) -> list[tuple[int, float]]:
+def _held(known: SampledSeries, place: int, end_ns: int) -> list[tuple[int, float]]:
     """Return the last reading of a gauge before a call that none fell into."""
     if not place or end_ns - known.time_ns[place - 1] > HELD_NS:
         return []
@@ -282,11 +284,11 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _sampled(files: Iterable[Path]) -> dict[tuple[str, str], Readings]:
+def _sampled(files: Iterable[Path]) -> dict[tuple[str, str], SampledSeries]:
     """Return what samplers of a run wrote; files that cannot be read hold nothing."""
     from dippm.measure.sampler_file import read
 
-    found: dict[tuple[str, str], Readings] = {}
+    found: dict[tuple[str, str], SampledSeries] = {}
     for file in files:
         try:
             samples = read(file)
@@ -298,11 +300,11 @@ def _sampled(files: Iterable[Path]) -> dict[tuple[str, str], Readings]:
             reasons = {quantity: reason for _, quantity, reason in series.reasons}
             for quantity, column in series.values.items():
                 key = (f"{name}.{quantity}", place)
-                before = found.get(key, Readings())
+                before = found.get(key, SampledSeries())
                 pairs = [
                     (t, v) for t, v in zip(series.time_ns, column, strict=True) if v is not None
                 ]
                 both = sorted([*zip(before.time_ns, before.values, strict=True), *pairs])
                 reason = reasons.get(quantity, before.reason)
-                found[key] = Readings([t for t, _ in both], [v for _, v in both], reason)
+                found[key] = SampledSeries([t for t, _ in both], [v for _, v in both], reason)
     return found

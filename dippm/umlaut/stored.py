@@ -11,7 +11,7 @@ from dippm.errors import RunError
 if TYPE_CHECKING:
     from dippm.measure.readings import Absent
     from dippm.runs.store.stored_run import StoredRun
-    from dippm.umlaut.rows import Readings, Row
+    from dippm.umlaut.rows import Row, SampledSeries
 
 MOST_RUNS = 1000
 DATABASE = "umlaut.database"
@@ -99,7 +99,7 @@ def measured_of_calls(
 
     calls = MeasuredCalls(run.start)
     found: dict[str, list[float | Absent]] = {function: [] for function in functions}
-    sampled: dict[tuple[str, str], Readings] = {}
+    sampled: dict[tuple[str, str], SampledSeries] = {}
     for series in {calls.series(function, metric) for function in found} - {""}:
         sampled |= _sampled(run, series)
     for span in run.spans:
@@ -109,9 +109,9 @@ def measured_of_calls(
     return found
 
 
-def _sampled(run: StoredRun, series: str = "") -> dict[tuple[str, str], Readings]:
+def _sampled(run: StoredRun, series: str = "") -> dict[tuple[str, str], SampledSeries]:
     """Return the readings of all series of a run, or of one on all its devices."""
-    from dippm.umlaut.rows import Readings
+    from dippm.umlaut.rows import SampledSeries
 
     found = {}
     for column in run.columns:
@@ -122,6 +122,6 @@ def _sampled(run: StoredRun, series: str = "") -> dict[tuple[str, str], Readings
         pairs = zip(column.time_ns.tolist(), column.values.tolist(), strict=True)
         there = [(at, value) for at, value in pairs if value == value]
         reason = column.reasons[-1][1] if column.reasons else ""
-        readings = Readings([at for at, _ in there], [value for _, value in there], reason)
+        readings = SampledSeries([at for at, _ in there], [value for _, value in there], reason)
         found[f"{source}.{quantity}", device] = readings
     return found

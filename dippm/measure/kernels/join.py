@@ -55,7 +55,7 @@ SPELT: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KernelOwner:
     """Where a kernel belongs in a graph.
 
     Attributes:
@@ -70,7 +70,7 @@ class Place:
     how: How | None = None
 
 
-NOWHERE = Place()
+NO_OWNER = KernelOwner()
 
 
 @dataclass(slots=True)
@@ -87,22 +87,22 @@ class _Unit:
         return kind_of(self.name)
 
 
-def joined(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[Place]:
-    """Return the place of each kernel.
+def join_kernels(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[KernelOwner]:
+    """Return the owner of each kernel.
 
     Args:
         kernels: of one step, as `TracedKernel` says.
         graph: of the same model; its batch does not matter.
     """
     if graph.calls is None:
-        return [NOWHERE] * len(kernels)
+        return [NO_OWNER] * len(kernels)
     calls = _by_path(graph, graph.calls)
     units = _units(kernels, calls)
-    places = _places(units, calls, graph.calls)
-    known = {instance: places[unit.instance] for unit in units for instance in _all(unit)}
+    owners = _owners(units, calls, graph.calls)
+    known = {instance: owners[unit.instance] for unit in units for instance in _all(unit)}
     for kernel in kernels:  # what was split launches kernels of its own, too
         _give_to_wrappers(kernel.instances, known)
-    return [_place(kernel, known) for kernel in kernels]
+    return [_owner(kernel, known) for kernel in kernels]
 
 
 def kind_of(name: str) -> str:
@@ -114,18 +114,18 @@ def kind_of(name: str) -> str:
     return ALIKE.get(found, found) if found else ""
 
 
-def _give_to_wrappers(instances: Sequence[int], known: dict[int, Place]) -> None:
-    """Let a call that was split be where the first of its parts with a place is."""
-    place = next((known[i] for i in instances if i in known), NOWHERE)
-    if place.node is not None:
+def _give_to_wrappers(instances: Sequence[int], known: dict[int, KernelOwner]) -> None:
+    """Let a call that was split be where the first of its parts with a owner is."""
+    owner = next((known[i] for i in instances if i in known), NO_OWNER)
+    if owner.node is not None:
         for instance in instances:
-            known.setdefault(instance, Place(place.node, None, "module"))
+            known.setdefault(instance, KernelOwner(owner.node, None, "module"))
 
 
-def _place(kernel: TracedKernel, known: Mapping[int, Place]) -> Place:
+def _owner(kernel: TracedKernel, known: Mapping[int, KernelOwner]) -> KernelOwner:
     if kernel.part == "forward":
-        return known.get(kernel.instances[-1], NOWHERE) if kernel.instances else NOWHERE
-    return known.get(-1 if kernel.forward_instance is None else kernel.forward_instance, NOWHERE)
+        return known.get(kernel.instances[-1], NO_OWNER) if kernel.instances else NO_OWNER
+    return known.get(-1 if kernel.forward_instance is None else kernel.forward_instance, NO_OWNER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +198,15 @@ def _known(path: str | None, calls: Mapping[str, Sequence[_Candidate]]) -> str |
     return bare if bare in calls else path
 
 
-def _places(
+def _owners(
     units: Sequence[_Unit], calls: Mapping[str, Sequence[_Candidate]], sequence: CallSequence
-) -> dict[int, Place]:
-    """Return the place of each unit by its instance."""
+) -> dict[int, KernelOwner]:
+    """Return the owner of each unit by its instance."""
     groups: dict[str | None, list[_Unit]] = defaultdict(list)
     for unit in units:
         groups[_known(unit.path, calls)].append(unit)
     everything = sorted((c for group in calls.values() for c in group), key=lambda c: c.position)
-    places: dict[int, Place] = {}
+    owners: dict[int, KernelOwner] = {}
     for path, group in groups.items():
         candidates = everything if path is None else calls.get(path, ())
         pairs = aligned(
@@ -215,8 +215,8 @@ def _places(
             [candidate.weight for candidate in candidates],
         )
         found = [None if j is None else candidates[j].position for j in pairs]
-        places |= _with_neighbours(group, found, sequence, has_module=path is not None)
-    return places
+        owners |= _with_neighbours(group, found, sequence, has_module=path is not None)
+    return owners
 
 
 def _with_neighbours(
@@ -225,18 +225,20 @@ def _with_neighbours(
     sequence: CallSequence,
     *,
     has_module: bool,
-) -> dict[int, Place]:
-    """Return the places of a module's calls; one without its like goes to the one before it."""
+) -> dict[int, KernelOwner]:
+    """Return the owners of a module's calls; one without its like goes to the one before it."""
     nodes = [None if position is None else sequence.calls[position].node for position in found]
     first = next((node for node in nodes if node is not None), None)
-    places, before = {}, first if has_module else None
+    owners, before = {}, first if has_module else None
     for unit, position, node in zip(group, found, nodes, strict=True):
         if node is not None:
-            places[unit.instance] = Place(node, position, "call")
+            owners[unit.instance] = KernelOwner(node, position, "call")
             before = node if has_module else None
         else:
-            places[unit.instance] = Place(before, None, "module") if before is not None else NOWHERE
-    return places
+            owners[unit.instance] = (
+                KernelOwner(before, None, "module") if before is not None else NO_OWNER
+            )
+    return owners
 
 
 # The longest common order of two lists.

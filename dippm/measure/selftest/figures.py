@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dippm.measure.selftest.plan import Plan, Targets
-from dippm.measure.selftest.workloads import Run
+from dippm.measure.selftest.workloads import WorkloadRun
 
 _QUANTILES = (
     "12.71 4.30 3.18 2.78 2.57 2.45 2.36 2.31 2.26 2.23 "
@@ -79,7 +79,7 @@ class Report:
 
 
 def sampler_figures(
-    runs: dict[tuple[str, float], list[Run]], plan: Plan, targets: Targets
+    runs: dict[tuple[str, float], list[WorkloadRun]], plan: Plan, targets: Targets
 ) -> Iterator[Figure]:
     """Yield what the sampler itself uses, from runs by workload and rate."""
     for hz in plan.rates_hz:
@@ -97,7 +97,7 @@ def sampler_figures(
 
 
 def slow_downs(
-    runs: dict[tuple[str, float], list[Run]], plan: Plan, targets: Targets
+    runs: dict[tuple[str, float], list[WorkloadRun]], plan: Plan, targets: Targets
 ) -> Iterator[Figure]:
     """Yield what each workload loses, from runs by workload and rate (0: alone)."""
     for workload in plan.workloads():

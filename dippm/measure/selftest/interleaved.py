@@ -22,7 +22,7 @@ from pathlib import Path
 from dippm.errors import MeasurementError
 from dippm.measure.selftest.figures import Report, figure, sampler_figures, slow_downs
 from dippm.measure.selftest.plan import Plan, Targets
-from dippm.measure.selftest.workloads import Run, empty_loop, inside, run
+from dippm.measure.selftest.workloads import WorkloadRun, empty_loop, inside, run
 
 Progress = Callable[[str], None]
 
@@ -69,10 +69,10 @@ def overhead(
 
 def _runs(
     plan: Plan, folder: Path, progress: Progress
-) -> tuple[dict[tuple[str, float], list[Run]], int]:
+) -> tuple[dict[tuple[str, float], list[WorkloadRun]], int]:
     """Return the runs by workload and rate (0: alone), and how many repetitions there were."""
     arms = (0.0, *plan.rates_hz)
-    found: dict[tuple[str, float], list[Run]] = {}
+    found: dict[tuple[str, float], list[WorkloadRun]] = {}
     took_s: dict[tuple[str, float], float] = {}
     began = time.monotonic()
     for repeat in range(plan.repeats):

@@ -60,7 +60,7 @@ print(time.process_time() - before)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class WorkloadRun:
     """One workload run; what is told of the sampler is None if it ran alone."""
 
     seconds: float
@@ -70,8 +70,8 @@ class Run:
     pss_mb: float | None = None
 
 
-def run(workload: str, size: float, hz: float, plan: Plan, out: Path) -> Run:
-    """Run a workload, beside a sampler if `hz` is not 0.
+def run(workload: str, size: float, hz: float, plan: Plan, out: Path) -> WorkloadRun:
+    """WorkloadRun a workload, beside a sampler if `hz` is not 0.
 
     Raises:
         MeasurementError: if the workload or the sampler does not start, or ends early.
@@ -87,7 +87,7 @@ def run(workload: str, size: float, hz: float, plan: Plan, out: Path) -> Run:
                 "Choose a smaller size.",
             )
         if not hz:
-            return Run(_go(child))
+            return WorkloadRun(_go(child))
         sampler = start(out, pid=child.pid, hz=hz, sources=plan.sources, device=plan.device)
         if not sampler.wait_until_ready():
             child.kill()
@@ -102,7 +102,7 @@ def run(workload: str, size: float, hz: float, plan: Plan, out: Path) -> Run:
         passed, used_s = time.monotonic() - began, _cpu_s(sampler) - before_s
         memory = _memory(sampler)
         sampler.stop()
-        return Run(seconds, 100 * used_s / passed, 1e3 * before_s, *memory)
+        return WorkloadRun(seconds, 100 * used_s / passed, 1e3 * before_s, *memory)
 
 
 def _go(child: subprocess.Popen[str]) -> float:

@@ -14,7 +14,7 @@ PATIENCE = 5
 """A call that failed so often in a row is not tried again."""
 
 
-class Call(NamedTuple):
+class CounterCall(NamedTuple):
     """One call of a counter interface, and the quantities that it answers, in order."""
 
     quantities: tuple[Quantity, ...]
@@ -47,7 +47,7 @@ class NotHere(Exception):  # noqa: N818 - an answer, not an error
         self.lasts = lasts
 
 
-def explain_files(error: Exception, call: Call) -> Failure:
+def explain_files(error: Exception, call: CounterCall) -> Failure:
     """Return why reading a file of the kernel failed."""
     if isinstance(error, NotHere):
         return Failure(str(error), error.lasts)
@@ -64,13 +64,13 @@ class Calls:
     def __init__(
         self,
         source: str,
-        calls: Iterable[Call],
-        explain: Callable[[Exception, Call], Failure] = explain_files,
+        calls: Iterable[CounterCall],
+        explain: Callable[[Exception, CounterCall], Failure] = explain_files,
     ) -> None:
         self._source = source
         self._live = list(calls)
         self._explain = explain
-        self._failed_in_a_row: dict[Call, int] = {}
+        self._failed_in_a_row: dict[CounterCall, int] = {}
         self._dropped: dict[str, str] = {}
 
     def read(self) -> Readings:
@@ -100,7 +100,7 @@ class Calls:
             self._dropped |= dict.fromkeys(_names(call), reason)
         self._live = []
 
-    def _note(self, error: Exception, call: Call) -> str:
+    def _note(self, error: Exception, call: CounterCall) -> str:
         failure = self._explain(error, call)
         if isinstance(error, NotHere) and not error.lasts:
             return failure.reason  # an answer: it may be another one next time
@@ -144,5 +144,5 @@ def spaced(
     return sparing
 
 
-def _names(call: Call) -> tuple[str, ...]:
+def _names(call: CounterCall) -> tuple[str, ...]:
     return tuple(quantity.name for quantity in call.quantities)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Call, Calls, NotHere, spaced
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere, spaced
 from dippm.measure.sources.tree import descendants
 from dippm.measure.sources.tree_process import PAGE_MB, TICK_S
 
@@ -39,7 +39,10 @@ class CoresSource:
         memory, cpu = self.quantities[:cores], self.quantities[cores:]
         self._calls = Calls(
             self.name,
-            [Call(memory, spaced(self._look, least_s=LEAST_S)), Call(cpu, self._percent)],
+            [
+                CounterCall(memory, spaced(self._look, least_s=LEAST_S)),
+                CounterCall(cpu, self._percent),
+            ],
         )
 
     def read(self) -> Readings:

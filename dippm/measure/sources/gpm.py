@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Call, Calls, Failure, NotHere
-from dippm.measure.sources.nvml_session import Place, Session, explain, locate
+from dippm.measure.sources.calls import Calls, CounterCall, Failure, NotHere
+from dippm.measure.sources.nvml_session import DeviceContext, Session, explain, locate
 
 
 def _metric(name: str, unit: str, about: str, asked: str) -> tuple[Quantity, str]:
@@ -43,18 +43,18 @@ class GpmSource:
 
     name = "gpm"
 
-    def __init__(self, place: Place) -> None:
-        if place.is_slice:
+    def __init__(self, context: DeviceContext) -> None:
+        if context.is_slice:
             self.quantities: tuple[Quantity, ...] = tuple(
                 Quantity(q.name, q.unit, "slice", q.about) for q in QUANTITIES
             )
         else:
             self.quantities = QUANTITIES
-        self._place = place
-        self._ids = [getattr(place.nvml, f"NVML_GPM_METRIC_{name}") for _, name in METRICS]
-        self._samples = [place.nvml.nvmlGpmSampleAlloc() for _ in range(2)]
+        self._context = context
+        self._ids = [getattr(context.nvml, f"NVML_GPM_METRIC_{name}") for _, name in METRICS]
+        self._samples = [context.nvml.nvmlGpmSampleAlloc() for _ in range(2)]
         self._has_first = False
-        self._calls = Calls(self.name, [Call(QUANTITIES, self._sample)], _explain)
+        self._calls = Calls(self.name, [CounterCall(QUANTITIES, self._sample)], _explain)
         self._answers: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
         self._open = True
@@ -74,8 +74,8 @@ class GpmSource:
         self._open = False
         self._calls.drop("the source is closed")
         for sample in self._samples:
-            with contextlib.suppress(self._place.nvml.NVMLError):  # of a GPU that was lost
-                self._place.nvml.nvmlGpmSampleFree(sample)
+            with contextlib.suppress(self._context.nvml.NVMLError):  # of a GPU that was lost
+                self._context.nvml.nvmlGpmSampleFree(sample)
         Session.close()
 
     def _sample(self) -> tuple[float, ...]:
@@ -92,14 +92,14 @@ class GpmSource:
         return tuple(self._answers.get(quantity.name, math.nan) for quantity in QUANTITIES)
 
     def _take(self, sample: Any) -> None:
-        place = self._place
-        if place.is_slice:
-            place.nvml.nvmlGpmMigSampleGet(place.board, place.gpu_instance, sample)
+        context = self._context
+        if context.is_slice:
+            context.nvml.nvmlGpmMigSampleGet(context.board, context.gpu_instance, sample)
         else:
-            place.nvml.nvmlGpmSampleGet(place.board, sample)
+            context.nvml.nvmlGpmSampleGet(context.board, sample)
 
     def _compare(self, older: Any, newer: Any) -> None:
-        nvml = self._place.nvml
+        nvml = self._context.nvml
         question = nvml.c_nvmlGpmMetricsGet_t()
         question.version = nvml.NVML_GPM_METRICS_GET_VERSION
         question.numMetrics = len(self._ids)
@@ -126,15 +126,15 @@ def open_gpm(device: str | int = 0) -> Source:
     except NotHere as missing:
         return AbsentSource(GpmSource.name, QUANTITIES, str(missing))
     try:
-        place = locate(nvml, device)
-        if not nvml.nvmlGpmQueryDeviceSupport(place.board).isSupportedDevice:
+        context = locate(nvml, device)
+        if not nvml.nvmlGpmQueryDeviceSupport(context.board).isSupportedDevice:
             raise NotHere(UNSUPPORTED)
-        return GpmSource(place)
+        return GpmSource(context)
     except (NotHere, AttributeError, nvml.NVMLError) as error:
         Session.close()
-        reason = _explain(error, Call(QUANTITIES, tuple)).reason
+        reason = _explain(error, CounterCall(QUANTITIES, tuple)).reason
         return AbsentSource(GpmSource.name, QUANTITIES, reason)
 
 
-def _explain(error: Exception, call: Call) -> Failure:
+def _explain(error: Exception, call: CounterCall) -> Failure:
     return explain(error, call, {QUANTITIES[0].name: "Hopper and later have GPM"})

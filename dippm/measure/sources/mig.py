@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dippm.measure.readings import Quantity, Source
-from dippm.measure.sources.calls import Call, Calls, Failure, NotHere
+from dippm.measure.sources.calls import Calls, CounterCall, Failure, NotHere
 from dippm.measure.sources.nvml_device import DeviceCounters, open_at
-from dippm.measure.sources.nvml_session import Place, explain
+from dippm.measure.sources.nvml_session import DeviceContext, explain
 
 MB = 2**20
 QUANTITIES = (
@@ -41,18 +41,21 @@ class MigSource(DeviceCounters):
     name = "mig"
     quantities = QUANTITIES
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        calls = [Call(QUANTITIES[:1], self._count), Call(QUANTITIES[1:], self._memory)]
+    def __init__(self, context: DeviceContext) -> None:
+        self._context = context
+        calls = [
+            CounterCall(QUANTITIES[:1], self._count),
+            CounterCall(QUANTITIES[1:], self._memory),
+        ]
         super().__init__(Calls(self.name, calls, _explain))
 
     def _count(self) -> tuple[float, ...]:
-        return (float(sum(1 for _ in _handles(self._place.nvml, self._place.board))),)
+        return (float(sum(1 for _ in _handles(self._context.nvml, self._context.board))),)
 
     def _memory(self) -> tuple[float, ...]:
-        if not self._place.is_slice:
+        if not self._context.is_slice:
             raise NotHere("a whole GPU was opened: name a slice by its MIG UUID", lasts=True)
-        info = self._place.nvml.nvmlDeviceGetMemoryInfo(self._place.handle)
+        info = self._context.nvml.nvmlDeviceGetMemoryInfo(self._context.handle)
         return info.used / MB, info.total / MB
 
 
@@ -61,20 +64,20 @@ def open_mig(device: str | int = 0) -> Source:
     return open_at(device, MigSource, name=MigSource.name, quantities=QUANTITIES)
 
 
-def instances(place: Place) -> tuple[MigInstance, ...]:
+def instances(context: DeviceContext) -> tuple[MigInstance, ...]:
     """Return the MIG devices of a board; none if MIG is off.
 
     Raises:
         pynvml.NVMLError: if the GPU has no MIG.
     """
-    nvml = place.nvml
+    nvml = context.nvml
     return tuple(
         MigInstance(
             nvml.nvmlDeviceGetUUID(handle),
             profile(nvml.nvmlDeviceGetName(handle)),
             _gpu_instance(nvml, handle),
         )
-        for handle in _handles(nvml, place.board)
+        for handle in _handles(nvml, context.board)
     )
 
 
@@ -101,5 +104,5 @@ def _gpu_instance(nvml: Any, handle: Any) -> int | None:
         return None
 
 
-def _explain(error: Exception, call: Call) -> Failure:
+def _explain(error: Exception, call: CounterCall) -> Failure:
     return explain(error, call, REMEDIES)

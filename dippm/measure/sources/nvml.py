@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from dippm.measure.readings import Quantity, Scope, Source
-from dippm.measure.sources.calls import Call, Calls, Failure, NotHere
+from dippm.measure.sources.calls import Calls, CounterCall, Failure, NotHere
 from dippm.measure.sources.nvml_device import DeviceCounters, open_at
-from dippm.measure.sources.nvml_session import Place, explain
+from dippm.measure.sources.nvml_session import DeviceContext, explain
 
 MB = 2**20
 SLOW = {"pcie_tx_mb_s", "pcie_rx_mb_s"}
@@ -31,26 +31,26 @@ THROTTLE = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-Reader = Callable[[Place], tuple[float, ...]]
+Reader = Callable[[DeviceContext], tuple[float, ...]]
 
 
-def _utilization(place: Place) -> tuple[float, ...]:
-    rates = place.nvml.nvmlDeviceGetUtilizationRates(place.board)
+def _utilization(context: DeviceContext) -> tuple[float, ...]:
+    rates = context.nvml.nvmlDeviceGetUtilizationRates(context.board)
     return float(rates.gpu), float(rates.memory)
 
 
-def _memory(place: Place) -> tuple[float, ...]:
-    info = place.nvml.nvmlDeviceGetMemoryInfo(place.handle)
+def _memory(context: DeviceContext) -> tuple[float, ...]:
+    info = context.nvml.nvmlDeviceGetMemoryInfo(context.handle)
     return info.used / MB, info.total / MB
 
 
-def _power(place: Place) -> tuple[float, ...]:
-    return (place.nvml.nvmlDeviceGetPowerUsage(place.board) / 1e3,)
+def _power(context: DeviceContext) -> tuple[float, ...]:
+    return (context.nvml.nvmlDeviceGetPowerUsage(context.board) / 1e3,)
 
 
-def _power_instant(place: Place) -> tuple[float, ...]:
-    nvml = place.nvml
-    answer = nvml.nvmlDeviceGetFieldValues(place.board, [nvml.NVML_FI_DEV_POWER_INSTANT])[0]
+def _power_instant(context: DeviceContext) -> tuple[float, ...]:
+    nvml = context.nvml
+    answer = nvml.nvmlDeviceGetFieldValues(context.board, [nvml.NVML_FI_DEV_POWER_INSTANT])[0]
     if answer.nvmlReturn == nvml.NVML_ERROR_INVALID_ARGUMENT:
         raise NotHere("the driver is older than this field: update it", lasts=True)
     if answer.nvmlReturn != nvml.NVML_SUCCESS:
@@ -58,57 +58,57 @@ def _power_instant(place: Place) -> tuple[float, ...]:
     return (answer.value.uiVal / 1e3,)
 
 
-def _energy(place: Place) -> tuple[float, ...]:
-    return (place.nvml.nvmlDeviceGetTotalEnergyConsumption(place.board) / 1e3,)
+def _energy(context: DeviceContext) -> tuple[float, ...]:
+    return (context.nvml.nvmlDeviceGetTotalEnergyConsumption(context.board) / 1e3,)
 
 
-def _sm_clock(place: Place) -> tuple[float, ...]:
-    nvml = place.nvml
-    return (float(nvml.nvmlDeviceGetClockInfo(place.board, nvml.NVML_CLOCK_SM)),)
+def _sm_clock(context: DeviceContext) -> tuple[float, ...]:
+    nvml = context.nvml
+    return (float(nvml.nvmlDeviceGetClockInfo(context.board, nvml.NVML_CLOCK_SM)),)
 
 
-def _memory_clock(place: Place) -> tuple[float, ...]:
-    nvml = place.nvml
-    return (float(nvml.nvmlDeviceGetClockInfo(place.board, nvml.NVML_CLOCK_MEM)),)
+def _memory_clock(context: DeviceContext) -> tuple[float, ...]:
+    nvml = context.nvml
+    return (float(nvml.nvmlDeviceGetClockInfo(context.board, nvml.NVML_CLOCK_MEM)),)
 
 
-def _temperature(place: Place) -> tuple[float, ...]:
-    nvml = place.nvml
+def _temperature(context: DeviceContext) -> tuple[float, ...]:
+    nvml = context.nvml
     sensor = nvml.NVML_TEMPERATURE_GPU
     try:
-        return (float(nvml.nvmlDeviceGetTemperature(place.board, sensor)),)
+        return (float(nvml.nvmlDeviceGetTemperature(context.board, sensor)),)
     except (AttributeError, nvml.NVMLError_FunctionNotFound):  # CUDA 14 takes it away
-        return (float(nvml.nvmlDeviceGetTemperatureV(place.board, sensor)),)
+        return (float(nvml.nvmlDeviceGetTemperatureV(context.board, sensor)),)
 
 
-def _power_cap(place: Place) -> tuple[float, ...]:
-    return (place.nvml.nvmlDeviceGetEnforcedPowerLimit(place.board) / 1e3,)
+def _power_cap(context: DeviceContext) -> tuple[float, ...]:
+    return (context.nvml.nvmlDeviceGetEnforcedPowerLimit(context.board) / 1e3,)
 
 
-def _throttle(place: Place) -> tuple[float, ...]:
-    nvml = place.nvml
+def _throttle(context: DeviceContext) -> tuple[float, ...]:
+    nvml = context.nvml
     try:
-        return (float(nvml.nvmlDeviceGetCurrentClocksEventReasons(place.board)),)
+        return (float(nvml.nvmlDeviceGetCurrentClocksEventReasons(context.board)),)
     except (AttributeError, nvml.NVMLError_FunctionNotFound):  # the name before driver R535
-        return (float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(place.board)),)
+        return (float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(context.board)),)
 
 
-def _performance_state(place: Place) -> tuple[float, ...]:
-    state = place.nvml.nvmlDeviceGetPerformanceState(place.board)
+def _performance_state(context: DeviceContext) -> tuple[float, ...]:
+    state = context.nvml.nvmlDeviceGetPerformanceState(context.board)
     if state > 15:  # NVML_PSTATE_UNKNOWN is 32
         raise NotHere("NVML says that the state is unknown")
     return (float(state),)
 
 
-def _pcie_sent(place: Place) -> tuple[float, ...]:
-    nvml = place.nvml
-    kb_s = nvml.nvmlDeviceGetPcieThroughput(place.board, nvml.NVML_PCIE_UTIL_TX_BYTES)
+def _pcie_sent(context: DeviceContext) -> tuple[float, ...]:
+    nvml = context.nvml
+    kb_s = nvml.nvmlDeviceGetPcieThroughput(context.board, nvml.NVML_PCIE_UTIL_TX_BYTES)
     return (kb_s / 1024,)
 
 
-def _pcie_received(place: Place) -> tuple[float, ...]:
-    nvml = place.nvml
-    kb_s = nvml.nvmlDeviceGetPcieThroughput(place.board, nvml.NVML_PCIE_UTIL_RX_BYTES)
+def _pcie_received(context: DeviceContext) -> tuple[float, ...]:
+    nvml = context.nvml
+    kb_s = nvml.nvmlDeviceGetPcieThroughput(context.board, nvml.NVML_PCIE_UTIL_RX_BYTES)
     return (kb_s / 1024,)
 
 
@@ -159,10 +159,10 @@ class NvmlSource(DeviceCounters):
 
     name = "nvml"
 
-    def __init__(self, place: Place, only: Collection[str] | None = None) -> None:
-        scope: Scope = "slice" if place.is_slice else "device"
+    def __init__(self, context: DeviceContext, only: Collection[str] | None = None) -> None:
+        scope: Scope = "slice" if context.is_slice else "device"
         self.quantities = tuple(_scoped(quantity, scope) for quantity in QUANTITIES)
-        super().__init__(Calls(self.name, _calls(place, only), _explain))
+        super().__init__(Calls(self.name, _calls(context, only), _explain))
 
 
 def open_nvml(device: str | int = 0, *, only: Collection[str] | None = None) -> Source:
@@ -175,7 +175,7 @@ def open_nvml(device: str | int = 0, *, only: Collection[str] | None = None) -> 
     """
     return open_at(
         device,
-        lambda place: NvmlSource(place, only),
+        lambda context: NvmlSource(context, only),
         name=NvmlSource.name,
         quantities=QUANTITIES,
     )
@@ -187,21 +187,23 @@ def _scoped(quantity: Quantity, scope: Scope) -> Quantity:
     return quantity
 
 
-def _calls(place: Place, only: Collection[str] | None) -> list[Call]:
+def _calls(context: DeviceContext, only: Collection[str] | None) -> list[CounterCall]:
     calls = []
     for quantities, reader in READERS:
         names = {quantity.name for quantity in quantities}
         if only is not None and not names.intersection(only):
-            calls.append(Call(quantities, _refuse("was not asked for")))
+            calls.append(CounterCall(quantities, _refuse("was not asked for")))
         elif only is None and names & SLOW:
-            calls.append(Call(quantities, _refuse("each reading lasts 20 ms: ask by name, only=")))
+            calls.append(
+                CounterCall(quantities, _refuse("each reading lasts 20 ms: ask by name, only="))
+            )
         else:
-            calls.append(Call(quantities, _at(reader, place)))
+            calls.append(CounterCall(quantities, _at(reader, context)))
     return calls
 
 
-def _at(reader: Reader, place: Place) -> Callable[[], tuple[float, ...]]:
-    return lambda: reader(place)
+def _at(reader: Reader, context: DeviceContext) -> Callable[[], tuple[float, ...]]:
+    return lambda: reader(context)
 
 
 def _refuse(reason: str) -> Callable[[], tuple[float, ...]]:
@@ -211,5 +213,5 @@ def _refuse(reason: str) -> Callable[[], tuple[float, ...]]:
     return refuse
 
 
-def _explain(error: Exception, call: Call) -> Failure:
+def _explain(error: Exception, call: CounterCall) -> Failure:
     return explain(error, call, REMEDIES)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
 from dippm.measure.sources.calls import Calls, NotHere
-from dippm.measure.sources.nvml_session import Place, Session, locate
+from dippm.measure.sources.nvml_session import DeviceContext, Session, locate
 
 
 class DeviceCounters:
@@ -30,7 +30,7 @@ class DeviceCounters:
 
 def open_at(
     device: str | int,
-    make: Callable[[Place], Source],
+    make: Callable[[DeviceContext], Source],
     *,
     name: str,
     quantities: tuple[Quantity, ...],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dippm.measure.readings import Absent, Quantity
-from dippm.measure.sources.calls import Call, NotHere
+from dippm.measure.sources.calls import CounterCall, NotHere
 from dippm.measure.sources.nvml_session import Session, explain, locate
 
 MB = 2**20
@@ -57,6 +57,6 @@ def driver_memory_mb(device: str | int = 0) -> float | Absent:
     except NotHere as missing:
         return Absent(str(missing))
     except (AttributeError, TypeError, nvml.NVMLError) as error:
-        return Absent(explain(error, Call(KEPT, tuple)).reason)
+        return Absent(explain(error, CounterCall(KEPT, tuple)).reason)
     finally:
         Session.close()

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from typing import Any
 
 from dippm.measure.readings import Quantity, Source
-from dippm.measure.sources.calls import Call, Calls, NotHere
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere
 from dippm.measure.sources.nvml_device import DeviceCounters, open_at
-from dippm.measure.sources.nvml_session import Place, explain
+from dippm.measure.sources.nvml_session import DeviceContext, explain
 from dippm.measure.sources.tree import descendants
 
 MB = 2**20
@@ -32,17 +32,17 @@ class NvmlProcessesSource(DeviceCounters):
     name = "nvml_processes"
     quantities = QUANTITIES
 
-    def __init__(self, place: Place, mine: Collection[int] | None, root: int) -> None:
-        self._place = place
+    def __init__(self, context: DeviceContext, mine: Collection[int] | None, root: int) -> None:
+        self._context = context
         self._mine = mine
         self._root = root
         self._ours: list[Any] = []
         self._others: list[Any] = []
         self._unknown = ""
         calls = [
-            Call(QUANTITIES[:1], self._count),
-            Call(QUANTITIES[1:2], self._other_memory),
-            Call(QUANTITIES[2:], self._tree_memory),
+            CounterCall(QUANTITIES[:1], self._count),
+            CounterCall(QUANTITIES[1:2], self._other_memory),
+            CounterCall(QUANTITIES[2:], self._tree_memory),
         ]
         super().__init__(Calls(self.name, calls, explain))
 
@@ -51,13 +51,13 @@ class NvmlProcessesSource(DeviceCounters):
         try:
             self._divide()
         except Exception as error:
-            self._unknown = explain(error, Call(QUANTITIES, tuple)).reason
+            self._unknown = explain(error, CounterCall(QUANTITIES, tuple)).reason
             raise
         self._unknown = ""
         return (float(len({process.pid for process in self._others})),)
 
     def _divide(self) -> None:
-        running = _running(self._place)
+        running = _running(self._context)
         mine = descendants(self._root) if self._mine is None else set(self._mine)
         ours = [process for process in running if process.pid in mine]
         others = [process for process in running if process.pid not in mine]
@@ -90,18 +90,18 @@ def open_nvml_processes(
     """
     return open_at(
         device,
-        lambda place: NvmlProcessesSource(place, mine, pid or os.getpid()),
+        lambda context: NvmlProcessesSource(context, mine, pid or os.getpid()),
         name=NvmlProcessesSource.name,
         quantities=QUANTITIES,
     )
 
 
-def _running(place: Place) -> list[Any]:
-    nvml = place.nvml
-    running = list(nvml.nvmlDeviceGetComputeRunningProcesses(place.handle))
-    if place.is_slice:
+def _running(context: DeviceContext) -> list[Any]:
+    nvml = context.nvml
+    running = list(nvml.nvmlDeviceGetComputeRunningProcesses(context.handle))
+    if context.is_slice:
         # Some drivers list the processes of all slices; without the instance, all may be meant.
-        of_slice = {None, place.gpu_instance}
+        of_slice = {None, context.gpu_instance}
         running = [p for p in running if getattr(p, "gpuInstanceId", None) in of_slice]
     return running
 

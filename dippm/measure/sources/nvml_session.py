@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.measure.sources.calls import Call, Failure, NotHere
+from dippm.measure.sources.calls import CounterCall, Failure, NotHere
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 13, 15
 LOST = {
@@ -80,7 +80,7 @@ def reason(error: Exception) -> str:
     return f"NVML says {str(error)!r}"
 
 
-def explain(error: Exception, call: Call, remedies: dict[str, str] | None = None) -> Failure:
+def explain(error: Exception, call: CounterCall, remedies: dict[str, str] | None = None) -> Failure:
     """Return why an NVML call failed, and whether it is worth trying again."""
     code = getattr(error, "value", None)
     name = call.quantities[0].name
@@ -106,7 +106,7 @@ def _with(text: str, remedy: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceContext:
     """Where counters are read.
 
     Attributes:
@@ -127,8 +127,8 @@ class Place:
         return self.gpu_instance is not None
 
 
-def locate(nvml: Any, device: str | int = 0) -> Place:
-    """Return the place of a device.
+def locate(nvml: Any, device: str | int = 0) -> DeviceContext:
+    """Return the context of a device.
 
     Args:
         nvml: what `Session.open` returned.
@@ -141,7 +141,7 @@ def locate(nvml: Any, device: str | int = 0) -> Place:
     """
     try:
         handle = _handle(nvml, device)
-        return _place(nvml, handle)
+        return _context(nvml, handle)
     except nvml.NVMLError as error:
         raise NotHere(f"no device {device!r} for NVML: {reason(error)}", lasts=True) from None
 
@@ -160,16 +160,16 @@ def _handle(nvml: Any, device: str | int) -> Any:
         return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{text}")
 
 
-def _place(nvml: Any, handle: Any) -> Place:
+def _context(nvml: Any, handle: Any) -> DeviceContext:
     try:
         # A c_uint in some versions of the binding, an int in others.
         is_slice = bool(nvml.nvmlDeviceIsMigDeviceHandle(handle))
     except (AttributeError, nvml.NVMLError):
         is_slice = False  # bindings and drivers from before MIG
     if not is_slice:
-        return Place(nvml, handle, handle)
+        return DeviceContext(nvml, handle, handle)
     board = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-    return Place(nvml, handle, board, nvml.nvmlDeviceGetGpuInstanceId(handle))
+    return DeviceContext(nvml, handle, board, nvml.nvmlDeviceGetGpuInstanceId(handle))
 
 
 def _handle_of_torch(nvml: Any, index: int) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Call, Calls, NotHere, spaced
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere, spaced
 from dippm.measure.sources.tree import descendants
 from dippm.measure.sources.tree_process import Process
 
@@ -32,9 +32,10 @@ class ProcessesSource:
         self._places: list[Process] = []
         self._gone: set[Process] = set()
         self._looked = spaced(self._look)
-        calls = [Call(QUANTITIES[-1:], self._count)]
+        calls = [CounterCall(QUANTITIES[-1:], self._count)]
         calls += [
-            Call(QUANTITIES[3 * place : 3 * place + 3], self._of(place)) for place in range(PLACES)
+            CounterCall(QUANTITIES[3 * place : 3 * place + 3], self._of(place))
+            for place in range(PLACES)
         ]
         self._calls = Calls(self.name, calls)
 

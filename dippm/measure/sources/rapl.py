@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Call, Calls, NotHere
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere
 
 FOLDER = Path("/sys/class/powercap")
 QUANTITIES = (
@@ -62,7 +62,7 @@ class RaplSource:
         calls = []
         for quantity, kind in zip(QUANTITIES, ("package", "dram"), strict=True):
             mine = [zone for name, zone in zones if name.startswith(kind)]
-            calls.append(Call((quantity,), partial(_sum, mine, quantity)))
+            calls.append(CounterCall((quantity,), partial(_sum, mine, quantity)))
         self._calls = Calls(self.name, calls)
         self._calls.read()  # the first values are the zero of the counters
 

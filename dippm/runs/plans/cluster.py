@@ -21,7 +21,7 @@ from dippm.runs.plans.executor import WorkloadExecutor
 from dippm.runs.plans.interrupts import Interrupts
 from dippm.runs.plans.journal import Journal
 from dippm.runs.plans.options import PlanObserver, PlanOptions
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.row_selection import check
 from dippm.runs.plans.status import Status
 from dippm.runs.plans.status_writer import StatusWriter
@@ -90,7 +90,7 @@ class _JobLog:
     def say(self, text: str) -> None:
         self.remarks.append(text)
 
-    def became(self, row: Row, status: Status, seconds: float) -> None:
+    def became(self, row: PlanRow, status: Status, seconds: float) -> None:
         self.rows[row.number] = (status, self.rows.get(row.number, (status, ""))[1], seconds)
 
 

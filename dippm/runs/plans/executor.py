@@ -14,7 +14,7 @@ from dippm.runs.colocation import Seat, seated
 from dippm.runs.plans.interrupts import Interrupts
 from dippm.runs.plans.journal import Journal
 from dippm.runs.plans.options import PlanObserver, PlanOptions, StatusSink
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.row_process import StartBarrier
 from dippm.runs.plans.row_selection import metrics_of
 from dippm.runs.plans.run_configs import run_config_of
@@ -41,7 +41,7 @@ class WorkloadExecutor:
     def __init__(
         self,
         workload: Workload,
-        rows: Sequence[Row],
+        rows: Sequence[PlanRow],
         *,
         plan: Path | None,
         group: str,
@@ -74,7 +74,7 @@ class WorkloadExecutor:
 
     def _seats(self, undone: ExitStack) -> dict[int, Seat]:
         """Return the seat of each row by its number; rows of the same devices share them."""
-        by_devices: dict[tuple[str, ...], list[Row]] = {}
+        by_devices: dict[tuple[str, ...], list[PlanRow]] = {}
         for row in self._rows:
             by_devices.setdefault(row.devices, []).append(row)
         found = {}
@@ -118,7 +118,7 @@ class WorkloadExecutor:
             self._until(lambda: all(one.over for one in self._running))
             self._selector.unregister(self._interrupts.handle)
 
-    def _start(self, row: Row, seat: Seat, gate: StartBarrier) -> None:
+    def _start(self, row: PlanRow, seat: Seat, gate: StartBarrier) -> None:
         config = run_config_of(
             self._workload,
             row,

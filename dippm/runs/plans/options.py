@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.status import Status
 
 
@@ -47,7 +47,7 @@ class PlanObserver(Protocol):
     def say(self, text: str) -> None:
         """Hear a remark."""
 
-    def became(self, row: Row, status: Status, seconds: float) -> None:
+    def became(self, row: PlanRow, status: Status, seconds: float) -> None:
         """Hear what became of a row, and how long it took."""
 
 
@@ -62,7 +62,7 @@ class PlanOutcome(NamedTuple):
         seconds: elapsed.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[PlanRow, ...]
     ran: tuple[int, ...]
     skipped: tuple[int, ...]
     signal: int

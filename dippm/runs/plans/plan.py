@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dippm.runs.plans.cells import Slots
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.workload import Workload, workloads
 
 TABLES, SWEEPS = (".csv",), (".yml", ".yaml")
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
 
     path: Path
     data: bytes
-    rows: tuple[Row, ...]
+    rows: tuple[PlanRow, ...]
     slots: Mapping[int, Slots]
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 from dippm.errors import RunError
 from dippm.runs.colocation import undo
 from dippm.runs.plans.journal import OF_A_COMMAND, SEATS, OpenRow, is_left, left_open
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.running import AFTER
 from dippm.runs.plans.state_paths import lock_plan, state_folder, state_folders
 from dippm.runs.plans.status import Process, Status
@@ -115,7 +115,7 @@ def _mark(path: Path, rows: dict[int, OpenRow]) -> list[str]:
     return said
 
 
-def _status(row: Row, left: OpenRow | None) -> Status:
+def _status(row: PlanRow, left: OpenRow | None) -> Status:
     """Return what the folder of a run says of its end; LOST if that says nothing."""
     if left is None or left.run != row.run or not left.folder:
         return Status("LOST")

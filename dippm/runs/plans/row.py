@@ -32,7 +32,7 @@ _DEVICE = re.compile(r"\d+(:\d+)?|(GPU|MIG)-[\w/-]+", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_][\w.-]*=.*", re.DOTALL)
 
 
-class Row(NamedTuple):
+class PlanRow(NamedTuple):
     """A run that is to be made.
 
     Attributes:
@@ -72,7 +72,7 @@ class Row(NamedTuple):
         return tuple(self._replace(number=0, status=Status(), run=""))
 
 
-def read_row(number: int, cells: Mapping[str, str]) -> Row:
+def read_row(number: int, cells: Mapping[str, str]) -> PlanRow:
     """Return a row from its cells by column.
 
     Raises:
@@ -84,7 +84,7 @@ def read_row(number: int, cells: Mapping[str, str]) -> Row:
     if not given.get("File"):
         raise PlanError("the cell File is empty", "Name a Python file or a command.")
     words_of(given.get("Params", ""))
-    return Row(
+    return PlanRow(
         number,
         given.get("Experiment", "") or "0",
         given.get("Workload", "") or "0",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dippm.errors import DippmError, PlanError
 from dippm.runs.plans.assumed import AssumedBoards, look_at
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.run_configs import arguments_of, resolve_command
 from dippm.runs.plans.status import Process
 from dippm.runs.plans.workload import Workload, shares_a_device
@@ -20,7 +20,7 @@ MOST_SHOWN = 10
 
 def select_rows(
     workload: Workload, *, rerun_failed: bool = False
-) -> tuple[tuple[Row, ...], tuple[str, ...]]:
+) -> tuple[tuple[PlanRow, ...], tuple[str, ...]]:
     """Return the rows of a workload that are to be run, and remarks on others.
 
     A row that shares a device with one of them is run again beside it: alone, or without it, either
@@ -57,7 +57,7 @@ def select_rows(
     return tuple(row for row in workload.rows if row in wanted or row in beside), tuple(remarks)
 
 
-def metrics_of(row: Row) -> tuple[str, ...]:
+def metrics_of(row: PlanRow) -> tuple[str, ...]:
     """Return the sources that the listeners of a row are views on.
 
     Raises:
@@ -67,7 +67,7 @@ def metrics_of(row: Row) -> tuple[str, ...]:
     return sources_of(listeners, devices=row.devices or ("0",))
 
 
-def _profiler_works(row: Row, beside: Path | None) -> None:
+def _profiler_works(row: PlanRow, beside: Path | None) -> None:
     """Raise if the profiler among a row's listeners cannot work here."""
     _, profiler = split_profiler(row.listeners)
     if profiler:
@@ -75,7 +75,7 @@ def _profiler_works(row: Row, beside: Path | None) -> None:
         check_profiler(profiler, FIRST_PROFILED, command, metrics_of(row))
 
 
-def check(rows: Sequence[Row], plan: Path | None, assumed: AssumedBoards | None = None) -> None:
+def check(rows: Sequence[PlanRow], plan: Path | None, assumed: AssumedBoards | None = None) -> None:
     """Look at rows before anything is begun.
 
     Args:
@@ -104,8 +104,8 @@ def check(rows: Sequence[Row], plan: Path | None, assumed: AssumedBoards | None 
 
 
 def _wrong(
-    row: Row,
-    rows: Sequence[Row],
+    row: PlanRow,
+    rows: Sequence[PlanRow],
     beside: Path | None,
     known: dict[object, DippmError | None],
     assumed: AssumedBoards | None,
@@ -134,7 +134,7 @@ def _wrong(
     return None
 
 
-def _together(one: Row, other: Row) -> bool:
+def _together(one: PlanRow, other: PlanRow) -> bool:
     return (one.key, one.devices) == (other.key, other.devices)
 
 

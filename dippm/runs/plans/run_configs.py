@@ -12,7 +12,7 @@ from pathlib import Path
 from dippm.errors import PlanError
 from dippm.runs.colocation import Seat
 from dippm.runs.plans.plan import is_plan
-from dippm.runs.plans.row import Row, as_options, settings_of, words_of
+from dippm.runs.plans.row import PlanRow, as_options, settings_of, words_of
 from dippm.runs.plans.workload import Workload, shares_a_device
 from dippm.runs.tracking.listeners import split_profiler
 from dippm.runs.tracking.run_config import RunConfig
@@ -57,7 +57,7 @@ def resolve_command(
     return (path, *words[1:], *arguments)
 
 
-def arguments_of(row: Row) -> tuple[str, ...]:
+def arguments_of(row: PlanRow) -> tuple[str, ...]:
     """Return the arguments of a row's command."""
     words = words_of(row.params)
     return as_options(words) if row.file.endswith(".py") else words
@@ -65,7 +65,7 @@ def arguments_of(row: Row) -> tuple[str, ...]:
 
 def run_config_of(
     workload: Workload,
-    row: Row,
+    row: PlanRow,
     seat: Seat,
     *,
     plan: Path | None,
@@ -117,7 +117,7 @@ def run_config_of(
     )
 
 
-def runs_beside(workload: Workload, row: Row) -> list[str]:
+def runs_beside(workload: Workload, row: PlanRow) -> list[str]:
     """Return the letters of the runs that share a device with a row's."""
     return [
         letter

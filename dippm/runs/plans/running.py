@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dippm.base.boot import boot
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.row_process import StartBarrier
 from dippm.runs.plans.status import Process, Status
 from dippm.runs.plans.workload import end_processes_of
@@ -49,7 +49,7 @@ class RunningRow:
 
     def __init__(
         self,
-        row: Row,
+        row: PlanRow,
         letter: str,
         config: RunConfig,
         environment: Mapping[str, str],

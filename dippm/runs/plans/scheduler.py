@@ -17,7 +17,7 @@ from dippm.runs.plans.journal import Journal, is_left
 from dippm.runs.plans.options import PlanObserver, PlanOptions, PlanOutcome
 from dippm.runs.plans.plan import Plan
 from dippm.runs.plans.recovery import recover_held
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.row_selection import check, select_rows
 from dippm.runs.plans.state_paths import lock_plan, state_folder
 from dippm.runs.plans.status_writer import StatusWriter
@@ -26,7 +26,7 @@ from dippm.runs.plans.workload import Workload
 from dippm.runs.store.attach_lock import hold_live
 from dippm.runs.tracking.run_config import RunConfig, checked
 
-Chosen = list[tuple[Workload, tuple[Row, ...]]]
+Chosen = list[tuple[Workload, tuple[PlanRow, ...]]]
 
 
 def run_plan(path: Path, options: PlanOptions, observer: PlanObserver) -> PlanOutcome:

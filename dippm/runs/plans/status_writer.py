@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dippm.runs.plans.cells import Cell, replaced
 from dippm.runs.plans.plan import Plan
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.state_paths import may_be_written, write_whole
 from dippm.runs.plans.status import Status
 from dippm.runs.plans.table import write_table
@@ -45,7 +45,7 @@ class StatusWriter:
         elif plan.status_file.exists():
             self._take_up()
 
-    def row(self, number: int) -> Row:
+    def row(self, number: int) -> PlanRow:
         """Return a row with its latest status."""
         return self._rows[number]
 
@@ -91,7 +91,7 @@ class StatusWriter:
         self._trouble = trouble
 
 
-def _noted(row: Row) -> bool:
+def _noted(row: PlanRow) -> bool:
     return row.status != Status() or bool(row.run)
 
 

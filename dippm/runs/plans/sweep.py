@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import PlanError, UnknownNameError
-from dippm.runs.plans.row import Row, read_row
+from dippm.runs.plans.row import PlanRow, read_row
 from dippm.runs.plans.status import Status, read_status
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _RADT_STATUS = re.compile(r"(?P<status>\w+) \S+ \((?P<params>.*)\)", re.DOTALL)
 FEWER = "Leave values or parameters out, or ask for fewer runs."
 
 
-def read_sweep(data: bytes) -> tuple[Row, ...]:
+def read_sweep(data: bytes) -> tuple[PlanRow, ...]:
     """Return a row for each combination; the same file gives the same rows in the same order.
 
     Raises:

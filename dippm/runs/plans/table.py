@@ -10,7 +10,7 @@ from pathlib import Path
 from dippm.errors import DippmError, PlanError, UnknownNameError
 from dippm.runs.plans.cells import Record, Slots, quoted, records
 from dippm.runs.plans.plan import TABLES, Plan, is_plan
-from dippm.runs.plans.row import COLUMNS, Row, read_row
+from dippm.runs.plans.row import COLUMNS, PlanRow, read_row
 from dippm.runs.plans.sweep import read_sweep
 from dippm.runs.plans.workload import device_of
 
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"(\d+)[ \t]+")
 NEEDED = ("Experiment", "Workload", "File")
 
 
-def read_table(data: bytes) -> tuple[tuple[Row, ...], dict[int, Slots]]:
+def read_table(data: bytes) -> tuple[tuple[PlanRow, ...], dict[int, Slots]]:
     """Return the rows of a table, and where their status stands; empty without such columns.
 
     Raises:
@@ -44,7 +44,7 @@ def read_table(data: bytes) -> tuple[tuple[Row, ...], dict[int, Slots]]:
     return tuple(rows), slots
 
 
-def write_table(rows: Iterable[Row]) -> bytes:
+def write_table(rows: Iterable[PlanRow]) -> bytes:
     """Return a table that `read_table` reads as these rows."""
     lines = [",".join(COLUMNS)]
     for row in rows:
@@ -140,9 +140,9 @@ def read_plan(path: Path) -> Plan:
     return plan._replace(rows=with_status(plan.rows, noted))
 
 
-def with_status(rows: tuple[Row, ...], noted: tuple[Row, ...]) -> tuple[Row, ...]:
+def with_status(rows: tuple[PlanRow, ...], noted: tuple[PlanRow, ...]) -> tuple[PlanRow, ...]:
     """Return rows with the status of rows that ask for the same, the first one's of the first."""
-    waiting: dict[tuple[object, ...], list[Row]] = {}
+    waiting: dict[tuple[object, ...], list[PlanRow]] = {}
     for row in reversed(noted):
         waiting.setdefault(row.content, []).append(row)
     found = []

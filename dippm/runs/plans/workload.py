@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.tracking.run import JOIN_VARIABLE
 
 
@@ -27,24 +27,24 @@ class Workload(NamedTuple):
 
     experiment: str
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[PlanRow, ...]
     letters: tuple[str, ...]
 
-    def run_name(self, row: Row) -> str:
+    def run_name(self, row: PlanRow) -> str:
         """Return the name of a row's run: workload, letter, and the row's own name or its file."""
         letter = self.letters[self.rows.index(row)]
         return f"({self.name} {letter}) {row.name or PurePath(row.file.split()[0]).name}"
 
 
-def workloads(rows: Iterable[Row]) -> tuple[Workload, ...]:
+def workloads(rows: Iterable[PlanRow]) -> tuple[Workload, ...]:
     """Return the workloads of rows, in the order in which they appear."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[PlanRow]] = {}
     for row in rows:
         found.setdefault(row.key, []).append(row)
     return tuple(Workload(*key, tuple(rows), letters(rows)) for key, rows in found.items())
 
 
-def letters(rows: Sequence[Row]) -> tuple[str, ...]:
+def letters(rows: Sequence[PlanRow]) -> tuple[str, ...]:
     """Return what radT calls the letter of each run of a workload: its devices.
 
     Runs that share them are told apart by a letter, and how they share is added: "0", "1+2",
@@ -60,12 +60,12 @@ def letters(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def device_of(row: Row) -> str:
+def device_of(row: PlanRow) -> str:
     """Return the devices of a row in a word."""
     return "+".join(row.devices) or "cpu"
 
 
-def shares_a_device(one: Row, other: Row) -> bool:
+def shares_a_device(one: PlanRow, other: PlanRow) -> bool:
     """Return whether two rows have a device in common."""
     return bool(set(one.devices) & set(other.devices))
 

@@ -1,7 +1,7 @@
-"""Runs that were accepted become rows of a collected set, which checkpoints are trained on.
+"""Accepted runs as rows of a collected set, from which checkpoints are trained.
 
-A row says what ran, not what was expected to run: batch and precision must be told by the run
-itself. The same run is one row, however often it is accepted.
+A row describes what ran, not what was expected to run: the run itself must record batch and
+precision. A run is one row, however often it is accepted.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ NOT_TAKEN = "a tracked run has no such phase"
 def accept(
     folder: Path, run: StoredRun, comparison: RunComparison, prediction: Mapping[str, Any]
 ) -> bool:
-    """Append a run to a collected set; return False if it is there already.
+    """Append a run to a collected set; return False if it is already there.
 
     Args:
-        folder: of the set; is made if it is missing. Rows of one device only belong into one.
-        run: of the store.
-        comparison: of it.
-        prediction: that it was compared with.
+        folder: folder of the set, created if missing; it should hold rows of one device only.
+        run: run of the store.
+        comparison: comparison of the run.
+        prediction: prediction that the run was compared with.
 
     Raises:
-        RunError: if the run did not tell what ran, or the set is being written.
+        RunError: if the run does not record its batch and precision, or the set is being written.
         DippmError: if the set cannot be written.
     """
     untold = [name for name in NEEDED if name not in comparison.told]
@@ -78,7 +78,7 @@ def accept(
 def row_of(
     run: StoredRun, comparison: RunComparison, prediction: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a run as a row with every column of `dippm.measure.columns`."""
+    """Return a run as a row with all columns of `dippm.measure.columns`."""
     asked, steps, figures = prediction["conditions"], comparison.steps, comparison.figures
     row: dict[str, Any] = dict.fromkeys(column.name for column in COLUMNS)
     model = str(prediction.get("model") or prediction["source"])
@@ -156,24 +156,24 @@ def _hash(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-# Whether the intervals of predictions still hold what runs measure.
+# Coverage: whether recent measurements lie inside the predicted intervals.
 
 
 LAST = 50
 LEAST_HELD = 0.8
 LEAST_COMPARISONS = 10
-"""With fewer, three misses of intervals that hold nine times in ten would be an alarm."""
+"""Below this, three misses of 90 % intervals would already raise an alarm."""
 HINT = "Train or calibrate on what was accepted: `dippm compare-run RUN --accept FOLDER`."
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How often the last intervals of one quantity held.
+    """Coverage of the latest intervals of one quantity.
 
     Attributes:
-        target: the quantity.
-        comparisons: the last ones, `LAST` at most.
-        held: of them, where the measured value was inside.
+        target: name of the quantity.
+        comparisons: number of latest comparisons, `LAST` at most.
+        held: number of these with the measured value inside the interval.
     """
 
     target: str
@@ -182,7 +182,7 @@ class Coverage:
 
     @property
     def warning(self) -> str:
-        """What to know before relying on the intervals; "" if they hold."""
+        """Warning about the intervals; "" if their coverage is sufficient."""
         if self.comparisons < LEAST_COMPARISONS or self.held >= LEAST_HELD * self.comparisons:
             return ""
         return (
@@ -192,10 +192,10 @@ class Coverage:
 
 
 def coverage(runs: Iterable[StoredRun]) -> tuple[Coverage, ...]:
-    """Return how often intervals held, for each quantity that was compared.
+    """Return the coverage of intervals for each compared quantity.
 
     Args:
-        runs: of the store, the newest first; those that were never compared do not count.
+        runs: runs of the store, newest first; those without a comparison are skipped.
     """
     seen: dict[str, list[float]] = {target: [] for target in COMPARED}
     for run in runs:

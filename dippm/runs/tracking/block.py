@@ -1,4 +1,4 @@
-"""`track`: a block of a program is a run, sampled from outside of it."""
+"""`track`: record a block of a program as a run, sampled by another process."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ def track(
     description: str = "",
     prediction: Any = None,
 ) -> Iterator[Run]:
-    """Record a block as a run: what it tells, and samples of this process and its children.
+    """Record a block as a run: what it logs, and samples of this process and its children.
 
     >>> with track("training", params={"lr": 0.1}) as run:  # doctest: +SKIP
     ...     with run.span("epoch"):
     ...         run.log("loss", 0.5, step=1)
 
-    A process beside samples, and puts the run into the store when the block ends: nothing heavy is
-    loaded here. If nothing can be recorded, the block runs as it is, and a line on stderr says why.
-    A block that ends on an exception is a run that failed.
+    A sidecar process samples, and attaches the run to the store when the block ends: nothing heavy
+    is loaded here. If nothing can be recorded, the block runs anyway, and a line on stderr gives
+    the reason. A block that ends with an exception is a failed run.
 
     Args:
-        name: of the run; by default that of the program.
-        experiment: what runs are gathered under.
+        name: name of the run; by default that of the program.
+        experiment: name of the experiment that groups runs.
         store: URI of the store, by default MLFLOW_TRACKING_URI or a file of the user's.
-        metrics: sources that are sampled, each with "@HZ" if it is to be read more rarely; () for
-            none, then no process is started before the end.
+        metrics: sources to sample, each with "@HZ" if it is to be read less often; () for none,
+            which starts no process before the end.
         hz: samples per second.
-        device: of sources of a GPU: index, UUID, or "cuda:N" as torch counts here.
-        params: settings of the work.
-        tags: free words.
-        description: a sentence.
+        device: device for sources of a GPU: index, UUID, or "cuda:N" in torch's numbering.
+        params: settings of the workload.
+        tags: free text by name.
+        description: one sentence.
         prediction: a `Prediction` of the same work, or its `to_dict()`.
 
     Raises:
-        RunError: if `hz` or a rate in `metrics` makes no sense.
-        UnknownNameError: if there is no source of a name.
+        RunError: if `hz` or a rate in `metrics` is invalid.
+        UnknownNameError: if a source does not exist.
     """
     config = checked(RunConfig((), metrics=tuple(metrics), hz=hz, device=_device(device)))
     start = new_start(
@@ -83,7 +83,7 @@ def track(
         raise
     finally:
         leave(run, before)
-        if os.getpid() == owner:  # a child that was forked inside is no end of the run
+        if os.getpid() == owner:  # a child forked inside the block must not end the run
             with contextlib.suppress(OSError):
                 _end(run, sidecar, End(status, Moment.now(), error=error))
         run.close()
@@ -137,5 +137,5 @@ def _device(device: str | int) -> str:
         return str(device)
     from dippm.measure.sources.nvml_session import torch_uuid
 
-    # The sidecar imports no torch, so it could not tell which device that is.
+    # The sidecar imports no torch, so it could not resolve the device.
     return torch_uuid(int(str(device).partition(":")[2] or 0)) or str(device)

@@ -4,8 +4,8 @@
     transformers.Trainer(..., callbacks=[transformers_callback()])
     lightning.Trainer(callbacks=[lightning_callback()])
 
-What the framework logs is recorded too. Outside of a run they do nothing. The framework is the one
-that the workload has imported; nothing else is loaded.
+What the framework logs is recorded too. Outside of a run the callbacks do nothing. Only a framework
+that the workload has already imported is used.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class _Steps:
         self._open: SpanBlock | None = None
 
     def begin(self) -> None:
-        """Open a span; one that was never closed is left as one that failed."""
+        """Open a span; one that is still open is left as failed."""
         self.close()
         self._open = span(self._name, metrics=self._metrics)
         self._open.__enter__()
 
     def end(self) -> None:
-        """Close the span of a step that ended well."""
+        """Close the span of a step that succeeded."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = None
 
     def close(self) -> None:
-        """Close the span of a step that an exception or a skipped end left open."""
+        """Close a span that an exception or a skipped end left open."""
         if self._open is not None:
             self._open.__exit__(RuntimeError, None, None)
             self._open = None
 
     def log(self, numbers: Mapping[str, Any] | None, step: int) -> None:
-        """Record what the framework logs; what is no number stays with it."""
+        """Record the numbers that the framework logs; everything else is dropped."""
         run = current()
         if run is None or numbers is None:
             return
@@ -61,11 +61,11 @@ class _Steps:
 
 
 def keras_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) -> Any:
-    """Return a `keras.callbacks.Callback`: a span a training batch, the logs of each epoch.
+    """Return a `keras.callbacks.Callback`: one span per training batch, and each epoch's logs.
 
     Args:
-        name: of the spans.
-        metrics: measured over each, see `dippm.runs.tracking.metrics`.
+        name: name of the spans.
+        metrics: metrics of each span, see `dippm.runs.tracking.metrics`.
 
     Raises:
         FrameworkNotInstalledError: without Keras.
@@ -89,11 +89,11 @@ def keras_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) -> A
 
 
 def transformers_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) -> Any:
-    """Return a `transformers.TrainerCallback`: a span an optimiser step, and what is logged.
+    """Return a `transformers.TrainerCallback`: one span per optimiser step, and all logs.
 
     Args:
-        name: of the spans; batches whose gradients are accumulated are one step.
-        metrics: measured over each, see `dippm.runs.tracking.metrics`.
+        name: name of the spans; batches whose gradients are accumulated are one step.
+        metrics: metrics of each span, see `dippm.runs.tracking.metrics`.
 
     Raises:
         FrameworkNotInstalledError: without Transformers.
@@ -118,11 +118,11 @@ def transformers_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = (
 
 
 def lightning_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) -> Any:
-    """Return a callback of PyTorch Lightning: a span a training batch, the metrics of each epoch.
+    """Return a PyTorch Lightning callback: one span per training batch, and each epoch's metrics.
 
     Args:
-        name: of the spans.
-        metrics: measured over each, see `dippm.runs.tracking.metrics`.
+        name: name of the spans.
+        metrics: metrics of each span, see `dippm.runs.tracking.metrics`.
 
     Raises:
         FrameworkNotInstalledError: without Lightning.
@@ -146,7 +146,7 @@ def lightning_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) 
 
 
 def callback_class(name: str, *modules: str) -> Any:
-    """Return the class of a framework that its callbacks are of, by the name it was imported by."""
+    """Return the base class of a framework's callbacks from the module that is imported."""
     for module in sorted(modules, key=lambda name: name.partition(".")[0] not in sys.modules):
         try:
             return getattr(import_module(module), name)

@@ -1,8 +1,8 @@
-"""Run a command as it would run alone, and record the run from outside.
+"""Run a command as it would run alone, and record the run from another process.
 
 The command inherits stdin, stdout, stderr, the terminal and the environment (with `DIPPM_RUN`, by
-which programs join the run). Whatever fails here never keeps it from running or changes its exit
-code; it is said on stderr and in the run's tag "trouble".
+which programs join the run). A failure to record never keeps it from running nor changes its exit
+code; it is reported on stderr and in the run's tag "trouble".
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from dippm.runs.tracking.sidecar_spawn import Sidecar, start_sampler
 
 TIMED_OUT, NOT_FOUND, NOT_EXECUTABLE, NOT_LET = 124, 127, 126, 130
 SCHEMA = "dippm.run/1"
-"""Of the line of JSON; a definition of `dippm/schemas.json`."""
+"""Schema of the line of JSON; a definition of `dippm/schemas.json`."""
 RESTARTS = 3
-"""A sampler that was killed is started again so often."""
+"""How often a sampler that was killed is started again."""
 
 
 class Starter(Protocol):
-    """Who decides when a command starts, and hears of it: the scheduler of a plan."""
+    """Decides when a command starts, and is notified of it: the scheduler of a plan."""
 
     def hold(self, start: Start, folder: Path | None) -> bool:
-        """Wait until the command may start; False: it shall not, and leaves no run."""
+        """Wait until the command may start; return False to start nothing and leave no run."""
 
     def started(self, pid: int) -> None:
-        """Hear of the process of the command."""
+        """Take the pid of the started command."""
 
     def ended(self, document: dict[str, Any]) -> None:
-        """Hear how it ended, when that is written."""
+        """Take the document of the ended command, when it is recorded."""
 
 
 def run_command(config: RunConfig, starter: Starter | None = None) -> int:
@@ -60,8 +60,8 @@ def run_command(config: RunConfig, starter: Starter | None = None) -> int:
             end is ended: by SIGTERM and SIGKILL if it goes on, and at once by a second signal.
 
     Returns:
-        The exit code of the command; 128 + n if signal n ended it, 124 after the time limit, 127 or
-        126 if it could not be started, 130 if the starter did not let it, or Ctrl-C came before.
+        The exit code of the command; 128 + n after signal n, 124 after the time limit, 127 or 126
+        if it could not be started, 130 if the starter refused or Ctrl-C came first.
     """
     adopt_orphans()
     record = _Record(config)
@@ -80,7 +80,7 @@ def run_command(config: RunConfig, starter: Starter | None = None) -> int:
         record.discard()
         _talk(f"{config.command[0]}: {error}")
         return NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
-    except KeyboardInterrupt:  # later ones are the command's
+    except KeyboardInterrupt:  # later ones are forwarded to the command
         record.discard()
         return NOT_LET
     if starter is not None:
@@ -101,7 +101,7 @@ def run_command(config: RunConfig, starter: Starter | None = None) -> int:
 
 
 class _Record:
-    """What is written of the run; without a folder, nothing."""
+    """The recording of the run; without a folder, every method does nothing."""
 
     def __init__(self, config: RunConfig) -> None:
         self.trouble = ""
@@ -115,18 +115,18 @@ class _Record:
 
     @property
     def opened(self) -> tuple[Start, Path | None]:
-        """How the run starts, and its folder if there is one."""
+        """Record of the start, and the folder if there is one."""
         return self._start, self._folder.path if self._folder else None
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Do a step of recording; the command goes on whatever comes of it."""
+        """Attempt a step of recording; the command goes on even if it fails."""
         try:
             step()
         except Exception as error:
             self._note(f"{type(error).__name__}: {error}")
 
     def command(self) -> tuple[str, ...]:
-        """Return what is started: the command, or a profiler that starts it."""
+        """Return the command to start, within a profiler if one is configured."""
         config = self._config
         if not config.profile or self._folder is None:
             return config.command
@@ -154,7 +154,7 @@ class _Record:
         self._sidecar.wait_until_ready()
 
     def discard(self) -> None:
-        """Leave no run of a command that was never started."""
+        """Remove the run of a command that was never started."""
         if self._folder is None:
             return
         if self._sidecar is not None and self._sidecar.pid:
@@ -162,7 +162,7 @@ class _Record:
                 os.kill(self._sidecar.pid, 9)
         import shutil
 
-        shutil.rmtree(self._folder.path, ignore_errors=True)  # the sidecar may be writing still
+        shutil.rmtree(self._folder.path, ignore_errors=True)  # the sidecar may still be writing
 
     def begin(self, child: CommandProcess) -> None:
         self._child = child
@@ -174,7 +174,7 @@ class _Record:
             self._folder.start(self._start)
 
     def look(self, pid: int) -> None:
-        """Start another sampler if the one that has ended is ours, and was killed."""
+        """Start another sampler if the ended child was ours and was killed."""
         sidecar = self._sidecar
         if sidecar is None or pid != sidecar.pid or self._child is None:
             return
@@ -282,7 +282,7 @@ def become(config: RunConfig) -> None:
     """
     from dippm.base.boot import boot
 
-    # Ctrl-C waits until that one can answer it: a mask outlives exec, unlike a handler.
+    # Ctrl-C stays blocked until that process can handle it: a mask outlives exec, a handler not.
     waits = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     run = f"from dippm.runs.tracking.command import main; main({write_to_memory(config)}, {waits})"
     os.execv(sys.executable, [sys.executable, "-P", "-c", boot(run), *config.command[:1]])
@@ -299,4 +299,4 @@ def main(descriptor: int, ctrl_c_waits: bool) -> None:
         code = NOT_LET
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    os._exit(code)  # there is nothing to clean up, and the command's exit code is ours
+    os._exit(code)  # nothing to clean up, and the exit code is the command's

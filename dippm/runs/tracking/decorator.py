@@ -1,4 +1,4 @@
-"""`tracked`: every call of a function is a span, whatever kind of function it is."""
+"""`tracked`: record every call of a function, of whatever kind, as a span."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def tracked(
     metrics: Iterable[str | CallMetric] = (),
     run: Run | None = None,
 ) -> Any:
-    """Record every call of a function as a span of the run that is current when it is called.
+    """Record every call of a function as a span of the run that is current at that time.
 
-    Functions, methods, coroutines, generators and asynchronous generators stay what they are, and
-    so do their results and exceptions. The span of a generator lasts from its first item to its
-    last; what its consumer does between two items is not inside of it.
+    Functions, methods, coroutines, generators and asynchronous generators keep their kind, their
+    results and their exceptions. The span of a generator lasts from its first item to its last,
+    without the time that its consumer takes between two items.
 
     Args:
-        function: for `@tracked` without parentheses.
-        name: of the spans, by default the qualified name of the function.
-        metrics: measured over each call: names of `dippm.runs.tracking.metrics`, or objects.
-        run: record there, and not in the current run.
+        function: the function, for `@tracked` without parentheses.
+        name: name of the spans, by default the qualified name of the function.
+        metrics: metrics of each call: names in `dippm.runs.tracking.metrics`, or objects.
+        run: run to record in, instead of the current one.
 
     Raises:
-        UnknownNameError: if there is no metric of a name.
+        UnknownNameError: if a metric does not exist.
     """
     chosen = call_metrics(metrics)
     if function is None:
@@ -57,7 +57,7 @@ def tracked(
 
 
 def _tracked(function: Any, name: str, metrics: tuple[CallMetric, ...], run: Run | None) -> Any:
-    import inspect  # a tenth of what the import of all this costs: it waits for a function
+    import inspect  # a tenth of this module's import time, so only when a function is decorated
 
     if isinstance(function, staticmethod | classmethod):
         return type(function)(_tracked(function.__func__, name, metrics, run))
@@ -145,7 +145,7 @@ def _async_generator(function: Any, begin: Callable[[], SpanBlock]) -> Any:
 
 
 class _UntilClosed:
-    """The block of a generator: that its consumer wants no more is no failure."""
+    """The block of a generator: closing it early is not a failure."""
 
     __slots__ = ("_block",)
 

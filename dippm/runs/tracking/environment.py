@@ -1,7 +1,7 @@
-"""What a run depends on and cannot set: packages, commit, driver, hardware.
+"""The environment of a run: packages, commit, driver, hardware.
 
-Everything is read from files, and git is asked; the workload's interpreter is not started. What
-could not be found has its reason under "absent.NAME".
+All of it is read from files and from git; the workload's interpreter is not started. The reason for
+a missing value is under "absent.NAME".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def packages(program: str) -> dict[str, str]:
     """Return the interpreter that a program runs in, and the packages installed for it.
 
     Args:
-        program: first word of a command: an interpreter, or a script that names one.
+        program: first word of a command: an interpreter, or a script with a shebang.
     """
     interpreter = _interpreter(program)
     if interpreter is None:
@@ -59,7 +59,7 @@ def packages(program: str) -> dict[str, str]:
 
 
 def commit(folder: str) -> dict[str, str]:
-    """Return the git commit of a folder, and whether files of it were changed."""
+    """Return the git commit of a folder, and whether its files were changed."""
     try:
         head = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
@@ -83,7 +83,7 @@ def _git(folder: str, *words: str) -> str:
 
 
 def _interpreter(program: str) -> Path | None:
-    """Return the Python of a program, links not followed: beside them lies `pyvenv.cfg`."""
+    """Return the Python of a program; links are kept, since `pyvenv.cfg` lies next to them."""
     path = shutil.which(program)
     if path is None:
         return None
@@ -101,7 +101,7 @@ def _interpreter(program: str) -> Path | None:
 
 
 def _site_folders(interpreter: Path) -> Iterator[Path]:
-    """Yield the folders of installed packages that an interpreter looks into, first to last."""
+    """Yield the folders from which an interpreter imports installed packages, in order."""
     for given in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         yield Path(given)
     home = interpreter.absolute().parent.parent
@@ -118,7 +118,7 @@ def _libraries(home: Path) -> Iterator[Path]:
 
 
 def _installed(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and version of each distribution, which its folder of metadata is named after."""
+    """Yield name and version of each distribution from the names of metadata folders."""
     try:
         entries = sorted(os.listdir(folder))
     except OSError:

@@ -1,4 +1,4 @@
-"""What a run is expected to cost: a prediction of the same work, stored beside it."""
+"""The expected cost of a run: a prediction of the same work, stored with it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ if TYPE_CHECKING:
 
 
 def expectation(model: Any, **options: Unpack[Options]) -> Mapping[str, Any]:
-    """Predict a model and return the document that a run keeps, for `RunConfig` and `track`.
+    """Predict a model and return the document that a run stores, for `RunConfig` and `track`.
 
     Args:
-        model: as `dippm.predict` takes it.
-        **options: see `dippm.Options`; without a device it is what this machine has: its first GPU,
-            or its CPU.
+        model: model in any form that `dippm.predict` takes.
+        **options: see `dippm.Options`; the default device is this machine's first GPU, or its CPU.
 
     Returns:
-        `Prediction.to_dict()`, with the sizes of one sample under "input", and under "model" what
-        it was read from: a name, or "file:PATH@SIZES#HASH" as `dataset.join.model_files` reads it.
+        `Prediction.to_dict()`, with the sizes of one sample under "input", and the model's origin
+        under "model": a name, or "file:PATH@SIZES#HASH" as `dataset.join.model_files` reads it.
 
     Raises:
         ModelFileError: if the model cannot be read.
-        ConditionsError: if nothing was trained for this device, or no such conditions.
+        ConditionsError: if the device has no trained predictor, or the conditions are invalid.
     """
     from dippm.api import predict
 
@@ -43,14 +42,14 @@ def expectation(model: Any, **options: Unpack[Options]) -> Mapping[str, Any]:
 
 
 def expectation_beside(model: str, **conditions: Any) -> Mapping[str, Any]:
-    """Return the same from a process of its own, for one that must stay light and without children.
+    """Return the same from a separate process, for a caller that must stay small and childless.
 
     Args:
-        model: a path or a name.
-        conditions: as `expectation` takes them.
+        model: path or name.
+        conditions: conditions as in `expectation`.
 
     Raises:
-        RunError: if it cannot be predicted.
+        RunError: if the prediction fails.
     """
     import subprocess
     import sys
@@ -71,7 +70,7 @@ def expectation_beside(model: str, **conditions: Any) -> Mapping[str, Any]:
 
 
 def main() -> None:
-    """Read the arguments of `expectation` as JSON from stdin, and write what it returns."""
+    """Read the arguments of `expectation` as JSON from stdin, and print the result."""
     import sys
 
     try:

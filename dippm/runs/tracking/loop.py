@@ -1,6 +1,6 @@
-"""`iterations`: each pass of a loop is a span, and one of them is profiled where that was asked.
+"""`iterations`: record each pass of a loop as a span, and profile one of them on request.
 
-Standard library only; torch is loaded for the one iteration that torch.profiler looks at.
+Standard library only; torch is imported only for an iteration that torch.profiler records.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any, TypeVar
 from dippm.runs.tracking.run import current, span
 
 PROFILE_VARIABLE = "DIPPM_PROFILE"
-"""Holds "PROFILER:ITERATION" in a run that is profiled."""
+"""Environment variable with "PROFILER:ITERATION" in a run that is profiled."""
 RANGE = "profile"
-"""Of NVTX, as radT has it: what Nsight looks at."""
+"""Name of the NVTX range that Nsight records, as in radT."""
 UNTOLD = "no NVTX here (pip install nvtx): Nsight sees no range"
 
 Item = TypeVar("Item")
 
 
 def iterations(items: Iterable[Item], name: str = "iteration") -> Iterator[Item]:
-    """Yield the items of a loop; what its body does with each is a span of the current run.
+    """Yield the items of a loop; the loop's body is a span of the current run for each.
 
-    In a run that was asked for a profile (`dippm run --profile torch --profile-at 20`) the body of
-    that one iteration is profiled, counted from 0.
+    In a run with a profiler (`dippm run --profile torch --profile-at 20`) the body of that one
+    iteration, counted from 0, is profiled.
 
     >>> for batch in iterations(range(3)):
     ...     pass
 
     Args:
-        items: what the loop goes over; getting the next one is no part of a span.
-        name: of the spans.
+        items: iterable of the loop; fetching the next item is not part of a span.
+        name: name of the spans.
     """
     asked, _, at = os.environ.get(PROFILE_VARIABLE, "").partition(":")
     wanted = int(at) if asked and at.isdigit() else -1
@@ -54,7 +54,7 @@ def _profiled(asked: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _torch_profile() -> Iterator[None]:
-    """Profile a block by torch.profiler, and keep its trace with the run."""
+    """Profile a block with torch.profiler, and store its trace with the run."""
     run = current()
     profiler: Any = None
     try:
@@ -77,7 +77,7 @@ def _end(profiler: Any, run: Any) -> None:
     try:
         torch = sys.modules["torch"]
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # kernels of the iteration may be running still
+            torch.cuda.synchronize()  # kernels of the iteration may still be running
         profiler.stop()
         with tempfile.TemporaryDirectory(prefix="dippm-profile-") as scratch:
             trace = os.path.join(scratch, "torch.json")
@@ -104,7 +104,7 @@ def _range() -> Iterator[None]:
 
 
 def _nvtx() -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    """Return what opens and closes a range of NVTX: torch's, else that of the package nvtx."""
+    """Return functions that open and close an NVTX range: torch's, else those of package nvtx."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop

@@ -1,7 +1,7 @@
-"""What is measured over a single call, in the process that makes it.
+"""Metrics of single calls, measured in the calling process.
 
-To add a metric: a class with `start`, which is called before each call and returns an object whose
-`stop` is called after it. Calls may overlap, so what belongs to one is kept in that object.
+To add a metric: a class whose `start` is called before each call and returns an object whose `stop`
+is called after it. Calls may overlap, so the state of a call belongs in that object.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dippm.measure.readings import Absent
 
 
 class Measuring(Protocol):
-    """One call under way."""
+    """A metric of one call in progress."""
 
     def stop(self) -> Mapping[str, float | Absent]:
-        """Return what was measured, by full name with unit ("time_s"), or why it was not."""
+        """Return values by full name with unit ("time_s"), or the reason why there is none."""
         ...
 
 
@@ -25,7 +25,7 @@ class CallMetric(Protocol):
     """Measures calls.
 
     Attributes:
-        name: for people and for reasons of absence.
+        name: name in output and in reasons of absence.
     """
 
     @property
@@ -34,12 +34,12 @@ class CallMetric(Protocol):
         ...
 
     def start(self) -> Measuring:
-        """Begin to measure a call."""
+        """Start measuring a call."""
         ...
 
 
 class Time:
-    """Seconds from the start of a call to its end: of a generator, to its last item."""
+    """Seconds from the start of a call to its end; for a generator, to its last item."""
 
     name = "time"
 
@@ -62,10 +62,10 @@ BUILT_IN: dict[str, Callable[[], CallMetric]] = {"time": Time}
 
 
 def call_metrics(metrics: Iterable[str | CallMetric]) -> tuple[CallMetric, ...]:
-    """Return metrics by name or as they are.
+    """Return metrics, looked up by name where they are given as text.
 
     Raises:
-        UnknownNameError: if there is none of a name.
+        UnknownNameError: if a metric does not exist.
     """
     found = []
     for metric in metrics:
@@ -80,12 +80,12 @@ def call_metrics(metrics: Iterable[str | CallMetric]) -> tuple[CallMetric, ...]:
 
 
 class Measurement:
-    """The metrics of one call; whatever one of them raises becomes a reason of absence."""
+    """The metrics of one call; an error in one of them becomes its reason of absence."""
 
     __slots__ = ("_absent", "_started")
 
     def __init__(self, metrics: tuple[CallMetric, ...]) -> None:
-        """Start them in order."""
+        """Start all metrics in order."""
         self._absent: dict[str, str] = {}
         self._started: list[tuple[CallMetric, Measuring]] = []
         for metric in metrics:
@@ -95,7 +95,7 @@ class Measurement:
                 self._absent[_name(metric)] = f"{type(error).__name__}: {error}"
 
     def stop(self) -> tuple[dict[str, float], dict[str, str]]:
-        """Stop them, the last first; return values, and reasons of what has none."""
+        """Stop all metrics in reverse; return their values, and the reasons for missing ones."""
         values: dict[str, float] = {}
         absent = self._absent
         for metric, measuring in reversed(self._started):

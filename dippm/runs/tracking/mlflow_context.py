@@ -1,7 +1,7 @@
-"""What MLflow's own runs of a workload are tagged with, so that they are found beside ours.
+"""Tags for MLflow's own runs of a workload, which link them to the tracked run.
 
-MLflow loads this by the entry point group "mlflow.run_context_provider" whenever it starts a run
-where DIPPM is installed; MLflow is not imported here.
+MLflow loads this through the entry point group "mlflow.run_context_provider" whenever it starts a
+run where DIPPM is installed; MLflow is not imported here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dippm.runs.tracking.run import Run, current
 
 
 class TrackedRunContext:
-    """A provider of tags, as MLflow asks for them."""
+    """A provider of tags, in MLflow's interface."""
 
     def in_context(self) -> bool:
         """Return whether this process belongs to a tracked run."""

@@ -1,9 +1,9 @@
-"""A command in the foreground: signals, the terminal, its end, and processes that leave it.
+"""Supervise a command in the foreground: signals, terminal, exit, and processes it leaves behind.
 
-With a terminal the command shares our process group, as under `nice` or `time`: what the terminal
-sends (Ctrl-C, Ctrl-Z, its hang-up) reaches the command by itself, and only what another process
-sends to us alone is handed on. Without a terminal the command leads a group of its own, and every
-signal that we get goes to that group.
+With a terminal the command shares our process group, as under `nice` or `time`: signals of the
+terminal (Ctrl-C, Ctrl-Z, hang-up) reach it directly, and only signals that another process sends to
+us alone are forwarded. Without a terminal the command leads its own group, and every signal that we
+get is forwarded to that group.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ HANDED_ON = tuple(
 )
 INTERRUPTS = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
 GRACE_S = 5.0
-"""Between the signals that end a command whose time is over: SIGINT, SIGTERM, SIGKILL."""
+"""Seconds between SIGINT, SIGTERM and SIGKILL when a command has timed out."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class NotStartedError(OSError):
-    """There is no such command, or it may not be started."""
+    """The command does not exist or may not be executed."""
 
     def __str__(self) -> str:
         return "command not found" if self.errno == 2 else str(self.strerror)
@@ -42,19 +42,19 @@ class CommandExit:
     """How a command ended.
 
     Attributes:
-        code: as a shell has it: 128 + n if signal n ended it.
-        signal: that ended it, 0 for none.
-        at_ns: monotonic time when it was noticed.
-        cpu_s: CPU time of it and of everything that it started: what was waited for, what left it
-            and ended, and what goes on, as far as that has come.
-        peak_rss_mb: resident memory of the largest of these processes; None if it is smaller than
-            we are, for the system counts ours in it.
-        timed_out: whether its time was over.
+        code: exit code as in a shell: 128 + n after signal n.
+        signal: signal that ended the command, 0 for none.
+        at_ns: monotonic time at which the end was noticed.
+        cpu_s: CPU time of the command and of all processes that it started: reaped, detached and
+            ended, or still running (up to now).
+        peak_rss_mb: resident memory of the largest of these processes; None if it is below our own,
+            which the system counts in.
+        timed_out: whether the time limit was reached.
         interrupted: whether we were asked to end, by a signal or at the terminal.
-        daemons: processes that left it and ended before it did.
-        daemon_cpu_s: their CPU time, which `cpu_s` holds.
-        left_behind: processes that go on, each "name (pid)".
-        left_cpu_s: their CPU time until now, which `cpu_s` holds.
+        daemons: number of detached processes that ended before the command did.
+        daemon_cpu_s: CPU time of the daemons, contained in `cpu_s`.
+        left_behind: processes that are still running, each "name (pid)".
+        left_cpu_s: CPU time of those until now, contained in `cpu_s`.
     """
 
     code: int
@@ -74,9 +74,9 @@ class CommandProcess:
     """A running command.
 
     Attributes:
-        pid: its process.
-        started: when.
-        helpers: children of ours that are none of the command's.
+        pid: process id.
+        started: time of the start.
+        helpers: pids of children of ours that do not belong to the command.
     """
 
     def __init__(
@@ -87,17 +87,17 @@ class CommandProcess:
         timeout_s: float = 0.0,
         insist: bool = False,
     ) -> None:
-        """Start it.
+        """Start the command.
 
         Args:
-            command: word by word.
-            environment: of the command.
-            timeout_s: it is ended after so long; 0 for no limit.
-            insist: whether a signal that asks it to end is followed by stronger ones, and a second
-                such signal by SIGKILL at once, to all processes of its tree.
+            command: program and arguments.
+            environment: environment of the command.
+            timeout_s: time limit; 0 for none.
+            insist: whether a signal that asks the command to end is followed by stronger ones, and
+                a second one by SIGKILL at once, to all processes of its tree.
 
         Raises:
-            NotStartedError: if there is no such command, or it may not be started.
+            NotStartedError: if the command does not exist or may not be executed.
         """
         ignored = {number for number in HANDED_ON if signal.getsignal(number) is signal.SIG_IGN}
         self._awaited = {*HANDED_ON, signal.SIGCHLD} - ignored
@@ -128,10 +128,10 @@ class CommandProcess:
             self._to_do = _steps(timeout_s, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
 
     def wait(self, child_ended: Callable[[int], None]) -> None:
-        """Hand signals on until the command has ended; it stays to be reaped.
+        """Forward signals until the command has ended; it is not reaped yet.
 
         Args:
-            child_ended: told the number of every other child that has ended.
+            child_ended: called with the pid of every other child that has ended.
         """
         while not self._look_at_children(child_ended):
             left_s = self._to_do[0][0] - time.monotonic() if self._to_do else 3600.0
@@ -144,15 +144,15 @@ class CommandProcess:
                 self._hand_on(signal.Signals(info.si_signo), by_a_process=info.si_code <= 0)
 
     def reap(self) -> CommandExit:
-        """Let the command go, and return how it ended."""
+        """Reap the command and return how it ended."""
         at_ns = time.monotonic_ns()
         _, status, used = os.wait4(self.pid, 0)
         number = os.waitstatus_to_exitcode(status)
-        while self._reap_one():  # what left it and ended just before
+        while self._reap_one():  # detached processes that ended just before
             pass
         left = self._left_behind()
         left_cpu_s = sum(map(used_s, left))
-        while info := signal.sigtimedwait(self._awaited, 0):  # of a terminal, just before
+        while info := signal.sigtimedwait(self._awaited, 0):  # sent by the terminal just before
             self._interrupted |= info.si_signo in INTERRUPTS
         return CommandExit(
             code=number if number >= 0 else 128 - number,
@@ -169,7 +169,7 @@ class CommandProcess:
         )
 
     def _reap_one(self, child: int = -1) -> int:
-        """Reap this child, or any, if it has ended; return its number, 0 if there is none."""
+        """Reap this child, or any, if it has ended; return its pid, else 0."""
         try:
             pid, _, used = os.wait4(child, os.WNOHANG)
         except ChildProcessError:
@@ -180,7 +180,7 @@ class CommandProcess:
         return pid
 
     def _look_at_children(self, child_ended: Callable[[int], None]) -> bool:
-        """Reap the children that have ended, but for the command; return whether it has."""
+        """Reap ended children except the command; return whether the command has ended."""
         while True:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
@@ -199,7 +199,7 @@ class CommandProcess:
         if by_a_process or self._own_group:
             self._send(number)
         if number == signal.SIGTSTP:
-            os.kill(os.getpid(), signal.SIGSTOP)  # until we are continued, and hand that on
+            os.kill(os.getpid(), signal.SIGSTOP)  # SIGCONT resumes us here and is forwarded
 
     def _send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -209,7 +209,7 @@ class CommandProcess:
                 os.kill(self.pid, number)
 
     def _send_to_all(self, number: signal.Signals) -> None:
-        """Send to every process of the tree, also to those that left it."""
+        """Send a signal to every process of the tree, detached ones included."""
         self._send(number)
         for pid in {*self._left_behind(), *(descendants(self.pid) - {self.pid})}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -217,7 +217,7 @@ class CommandProcess:
                     os.kill(pid, number)
 
     def _left_behind(self) -> list[int]:
-        """Return the processes that the command left to us, and what they started."""
+        """Return the orphans of the command that we adopted, and their descendants."""
         by_parent = children_by_search()
         found, apart = [], {self.pid, *self.helpers}
         waiting = [os.getpid()]
@@ -231,13 +231,13 @@ class CommandProcess:
 def _steps(
     after_s: float, signals: tuple[signal.Signals, ...]
 ) -> list[tuple[float, signal.Signals]]:
-    """Return when each signal is sent: the first after some seconds, then `GRACE_S` apart."""
+    """Return the time of each signal: the first after `after_s`, the others `GRACE_S` apart."""
     start = time.monotonic() + after_s
     return [(start + n * GRACE_S, step) for n, step in enumerate(signals)]
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever loses its own below us, where the system knows that."""
+    """Become the parent of orphaned descendants, where the system supports it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -252,9 +252,9 @@ def _has_terminal() -> bool:
 
 
 def _own_peak_kb() -> int:
-    """Return the most memory that we held: what the system counts for a command before it is one.
+    """Return our own peak memory: the kernel counts it for a child until the child calls exec.
 
-    `getrusage` would give that of the program too that we were started by.
+    `getrusage` would include the program that called exec before us.
     """
     with open("/proc/self/status", encoding="utf-8") as file:
         sizes = [line.split()[1] for line in file if line.startswith("VmHWM:")]
@@ -262,7 +262,7 @@ def _own_peak_kb() -> int:
 
 
 def used_s(pid: int) -> float:
-    """Return the CPU time of a process and of the children that it waited for, 0 once it ended."""
+    """Return the CPU time of a process and of its reaped children, 0 once it has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

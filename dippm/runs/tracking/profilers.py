@@ -1,11 +1,11 @@
-"""Profilers on request: of one iteration, in a run of its own whose times do not count.
+"""Profilers on request: for one iteration, in a run of its own without valid times.
 
     torch     torch.profiler inside of the program: a trace for Perfetto
-    nsys      Nsight Systems before the command, over the NVTX range "profile" alone
-    ncu       Nsight Compute before the command, over that range alone
+    nsys      Nsight Systems around the command, limited to the NVTX range "profile"
+    ncu       Nsight Compute around the command, limited to the same range
     nsysraw, ncuraw   the same over the whole run
 
-The program marks its iterations with `dippm.runs.tracking.iterations`; see there what is profiled.
+The program marks its iterations with `dippm.runs.tracking.iterations`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dippm.runs.store.folder import ARTIFACTS
 from dippm.runs.tracking.loop import PROFILE_VARIABLE, RANGE
 
 FOLDER = "profile"
-"""Of the run's artifacts."""
+"""Folder within the run's artifacts."""
 TAG = "profiled"
 READERS = {"gpm", "dcgm"}
-"""Sources that read the counters which Nsight takes for itself."""
+"""Sources that read the counters which Nsight needs exclusively."""
 ANSWER_S = 60.0
 
 
@@ -33,10 +33,10 @@ class Profiler(NamedTuple):
     """One profiler.
 
     Attributes:
-        program: that is put before the command; "" for one inside of it.
-        words: of its command line, before the name of its output.
+        program: profiler that wraps the command; "" for one inside the program.
+        words: its arguments, before the name of its output.
         needs_range: whether it waits for an iteration that the program marks.
-        install: what to do where it is missing.
+        install: what to do if it is missing.
     """
 
     program: str
@@ -68,8 +68,8 @@ def check_profiler(
     """Refuse a profiler that cannot work, before anything is started.
 
     Raises:
-        UnknownNameError: if there is none of the name.
-        ProfilerError: if it is missing, or reads the same counters as a source that is sampled.
+        UnknownNameError: if the profiler does not exist.
+        ProfilerError: if it is not installed, or needs counters that a sampled source reads.
     """
     if name not in PROFILERS:
         raise UnknownNameError.of("profiler", name, PROFILERS)
@@ -89,22 +89,22 @@ def check_profiler(
 
 
 def _has_torch(program: str) -> bool:
-    """Return whether a Python has torch; what is no Python may start one that does."""
+    """Return whether a Python has torch; True for other programs, which may start one that does."""
     if not os.path.basename(program).startswith("python"):
         return True
     look = "import sys; from importlib.util import find_spec; sys.exit(find_spec('torch') is None)"
     try:
         answer = subprocess.run([program, "-c", look], capture_output=True, timeout=ANSWER_S)
     except (OSError, subprocess.TimeoutExpired):
-        return True  # whoever starts the command says better why it fails
+        return True  # starting the command gives the better error
     return answer.returncode == 0
 
 
 def profiled_command(name: str, command: Sequence[str], run: Path) -> tuple[str, ...]:
-    """Return the command with the profiler before it, whose output becomes the run's artifact.
+    """Return the command within the profiler, whose output becomes the run's artifact.
 
     Raises:
-        OSError: if there is no folder for it.
+        OSError: if the folder for it cannot be created.
     """
     profiler = PROFILERS[name]
     if not profiler.program:
@@ -118,13 +118,13 @@ def profiled_command(name: str, command: Sequence[str], run: Path) -> tuple[str,
 
 
 def profiler_environment(name: str, iteration: int) -> dict[str, str]:
-    """Return what the command finds in its environment."""
-    # Names of ranges are no registered strings here, which Nsight Systems leaves out otherwise.
+    """Return the environment variables of the profiled command."""
+    # Plain NVTX range names are unregistered strings, which Nsight Systems ignores by default.
     return {PROFILE_VARIABLE: f"{name}:{iteration}", "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 
 
 def why_no_profile(name: str, iteration: int, run: Path) -> str:
-    """Return why a run that has ended has no profile, "" if it has one."""
+    """Return why an ended run has no profile, "" if it has one."""
     folder = run / ARTIFACTS / FOLDER
     if folder.is_dir() and any(folder.iterdir()):
         return ""
@@ -137,14 +137,14 @@ def why_no_profile(name: str, iteration: int, run: Path) -> str:
 
 
 def refuse_profiled(tags: Mapping[str, str], what: str) -> None:
-    """Refuse a run whose times a profiler made longer.
+    """Refuse a run whose times a profiler has lengthened.
 
     Args:
-        tags: of the run.
-        what: names it in the message.
+        tags: tags of the run.
+        what: description of the run for the message.
 
     Raises:
-        ProfilerError: if it was profiled.
+        ProfilerError: if the run was profiled.
     """
     if tags.get(TAG):
         raise ProfilerError(

@@ -1,7 +1,8 @@
-"""`Run`: what a program tells of itself while it runs, from any thread, task or child process.
+"""`Run`: what a program logs while it runs, from any thread, task or child process.
 
-Nothing here raises into the program for a disk that is full or a folder that is gone: what could
-not be written is counted, and said when the run ends. Standard library only.
+Nothing here raises into the program for a full disk or a missing folder: lost events are counted
+    and
+reported when the run ends. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from dippm.runs.tracking.span_block import CURRENT, SpanBlock, SpanContext, proc
 __all__ = ["JOIN_VARIABLE", "Run", "SpanBlock", "current", "enter", "leave", "span"]
 
 JOIN_VARIABLE = "DIPPM_RUN"
-"""Holds the folder of a run that child processes join."""
+"""Environment variable with the folder of a run that child processes join."""
 
 
 class Run:
-    """A run that is going on.
+    """A run in progress.
 
     Attributes:
         uuid: 32 hexadecimal digits.
-        path: its folder; None if nothing is recorded.
-        trouble: why something is not recorded, "" if everything is.
-        lost_events: how many spans, values, params and tags could not be written.
+        path: folder of the run; None if nothing is recorded.
+        trouble: reason why something is not recorded, "" if everything is.
+        lost_events: number of spans, values, params and tags that could not be written.
     """
 
     def __init__(self, uuid: str, folder: RunFolder | None, trouble: str = "") -> None:
@@ -46,16 +47,16 @@ class Run:
         self.lost_events = 0
         self._folder = folder
         self._process = process_number()
-        self._lock = threading.RLock()  # a signal's handler may write while its thread writes
+        self._lock = threading.RLock()  # a signal handler may write while its thread is writing
         self._next = self._last = 0
         _ALL.add(self)
 
     def span(self, name: str, *, metrics: Iterable[CallMetric] = ()) -> SpanBlock:
-        """Return a block that is recorded when it is entered and left; for `with`.
+        """Return a context manager that records its block as a span.
 
         Args:
-            name: of the stage.
-            metrics: measured over it.
+            name: name of the stage.
+            metrics: metrics of the block.
         """
         return SpanBlock(self, quoted(name), tuple(metrics))
 
@@ -71,14 +72,14 @@ class Run:
         """Record one number.
 
         Args:
-            name: of the quantity.
-            value: a number, or what `float` makes one of: a tensor of one element.
-            step: of a training.
-            unit: of the number.
+            name: name of the quantity.
+            value: a number, or anything that `float` accepts, such as a tensor of one element.
+            step: training step.
+            unit: unit of the number.
             description: free text.
 
         Raises:
-            RunError: if it is no number.
+            RunError: if the value is not a number.
         """
         try:
             number = float(value)
@@ -97,31 +98,31 @@ class Run:
         unit: str = "",
         description: str = "",
     ) -> None:
-        """Record what is more than a number: `data` is JSON as its kind has it."""
+        """Record data of any kind; `data` is JSON in the form of its kind."""
         here = CURRENT.get()
         span = here[1] if here is not None and here[0] is self else 0
         value = Value(name, kind, data, time.monotonic_ns(), unit, description, span, step)
         self._write(lambda folder: folder.value(value))
 
     def params(self, params: Mapping[str, Any]) -> None:
-        """Record settings of the work; of one name the last counts."""
+        """Record settings of the workload; a later value of the same name wins."""
         texts = {str(name): str(value) for name, value in params.items()}
         self._write(lambda folder: folder.settings(params=texts))
 
     def tag(self, name: str, value: Any = "") -> None:
-        """Record a free word, or a name with a value."""
+        """Record free text by name."""
         tags = {str(name): str(value)}
         self._write(lambda folder: folder.settings(tags=tags))
 
     def artifact(self, source: str | os.PathLike[str], under: str = "") -> None:
-        """Keep a copy of a file or folder, as it is now, with the run.
+        """Store a copy of a file or folder, as it is now, with the run.
 
         Args:
-            source: the file or folder.
-            under: folder of the run's artifacts that it goes into.
+            source: file or folder.
+            under: destination folder within the run's artifacts.
 
         Raises:
-            RunError: if there is no such file, or if `under` leads out of the run.
+            RunError: if there is no such file, or if `under` leaves the run's folder.
         """
         path = Path(source).expanduser()
         if not path.exists():
@@ -132,20 +133,20 @@ class Run:
 
     @property
     def recorded(self) -> bool:
-        """Whether there is a folder that takes what is told."""
+        """Whether events are recorded in a folder."""
         return self._folder is not None
 
     def finish(self, end: End) -> None:
-        """Say how the run ended.
+        """Record how the run ended.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the record cannot be written.
         """
         if self._folder is not None:
             self._folder.end(end)
 
     def close(self) -> None:
-        """Write nothing more; spans that are left later are not recorded."""
+        """Write nothing more; open spans are not recorded."""
         with self._lock:
             folder, self._folder = self._folder, None
             if folder is not None:
@@ -160,7 +161,7 @@ class Run:
             return self._next
 
     def _renew(self) -> None:
-        """Take ids of this process's own: also after a fork, whose child shares the file."""
+        """Reserve ids for this process: a forked child shares the file of events."""
         self._next, self._last = -1, 0
         if self._folder is None:
             return
@@ -175,7 +176,7 @@ class Run:
             self._lose(error)
 
     def write_line(self, line: str) -> None:
-        """Append an event that is spelled already."""
+        """Append an event that is already serialised."""
         try:
             with self._lock:
                 if self._folder is not None:
@@ -200,7 +201,7 @@ _ALL: WeakSet[Run] = WeakSet()
 
 
 def _forked() -> None:
-    """Another thread may have held a lock when this process was made; here it never lets go."""
+    """Replace locks after a fork: one held by another thread would never be released."""
     for run in _ALL:
         run._lock = threading.RLock()
 
@@ -209,11 +210,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 _OPEN: list[Run] = []
-"""Runs of this process, the innermost last: threads begin with no context of their own."""
+"""Runs of this process, the innermost last: a new thread has an empty context."""
 
 
 def enter(run: Run) -> SpanContext | None:
-    """Make a run the current one of this context and process; return what was before."""
+    """Make a run the current one of this context and process; return the one before."""
     before = CURRENT.get()
     _OPEN.append(run)
     CURRENT.set((run, 0))
@@ -230,7 +231,7 @@ def leave(run: Run, before: SpanContext | None) -> None:
 def current() -> Run | None:
     """Return the run of this context, else the innermost of the process, else the one to join.
 
-    A process that `dippm run` started, or a child of one, joins the run that its environment names.
+    A process that `dippm run` started, or its child, joins the run named by its environment.
     """
     here = CURRENT.get()
     if here is not None and isinstance(here[0], Run) and here[0].recorded:
@@ -253,13 +254,13 @@ def _joined() -> Run | None:
 
 
 def span(name: str, *, metrics: Iterable[CallMetric] = ()) -> SpanBlock:
-    """Record a block as a span of the current run; outside of one it costs next to nothing.
+    """Record a block as a span of the current run; without a run it costs almost nothing.
 
     >>> with span("forward"):
     ...     pass
 
     Args:
-        name: of the stage.
-        metrics: measured over it, see `dippm.runs.tracking.metrics`.
+        name: name of the stage.
+        metrics: metrics of the block, see `dippm.runs.tracking.metrics`.
     """
     return SpanBlock(current(), quoted(name), tuple(metrics))

@@ -1,4 +1,4 @@
-"""`RunComparison`: what a run cost beside what was predicted for it."""
+"""`RunComparison`: the measured cost of a run compared with its prediction."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class TargetComparison:
     """One quantity of a step, predicted and measured.
 
     Attributes:
-        target: with its unit.
-        predicted: None if it was not.
-        low: of the interval.
-        high: of it.
-        measured: None if it could not be had.
-        noise_percent: how far two measurements of it lie apart; see `RunComparison.noise`.
+        target: name of the quantity, with its unit.
+        predicted: predicted value; None if it is missing.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        measured: measured value; None if it is missing.
+        noise_percent: difference to expect between two measurements; see `RunComparison.noise`.
         verdict: "inside" the interval; "within noise" of the prediction; the run was "above" or
-            "below"; "absent" if one of the two is missing.
-        reason: why, if one is missing.
+            "below"; "absent" if one of the two values is missing.
+        reason: reason why a value is missing.
     """
 
     target: str
@@ -65,17 +65,17 @@ class TargetComparison:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A run held against the prediction that is stored beside it.
+    """A run compared with the prediction that is stored with it.
 
     Attributes:
-        uuid: of the run.
-        title: source and conditions.
-        compared: latency, energy, memory.
-        told: conditions that the run told itself; the others are as the prediction states them.
-        steps: name, count and warm-up of the spans.
-        noise: where the noise floor comes from.
-        at: when it was compared, UTC.
-        figures: what was measured, in full.
+        uuid: uuid of the run.
+        title: model and conditions.
+        compared: latency, energy and memory.
+        told: conditions that the run itself recorded; the others are those of the prediction.
+        steps: name, number and warm-up of the spans.
+        noise: origin of the noise floor.
+        at: time of the comparison, UTC.
+        figures: all measured values.
     """
 
     uuid: str
@@ -89,7 +89,7 @@ class RunComparison:
 
     @property
     def verdict(self) -> str:
-        """What is neither inside its interval nor within the noise; "held" if nothing is."""
+        """Targets outside of their interval and the noise; "held" if there are none."""
         missed = [
             f"{LABELS[one.target]} {one.verdict}"
             for one in self.compared
@@ -133,7 +133,7 @@ class RunComparison:
         }
 
     def key_figures(self) -> dict[str, float]:
-        """Return what lists of runs can search: per target, measured, predicted and held."""
+        """Return searchable numbers per target: measured and predicted value, verdict."""
         found = {}
         for one in self.compared:
             if one.verdict != "absent" and one.measured is not None and one.predicted is not None:
@@ -150,18 +150,19 @@ def compare_run(
     prediction: Mapping[str, Any] | None = None,
     earlier: Iterable[StoredRun] = (),
 ) -> RunComparison:
-    """Hold a run against its prediction.
+    """Compare a run with its prediction.
 
     Args:
-        run: of the store.
-        span: name of the steps; by default "forward", or the only name there is.
-        prediction: as `Prediction.to_dict` gives it; by default the one beside the run.
-        earlier: further runs of the store; those of the same work give the noise floor.
+        run: run of the store.
+        span: name of the steps; by default "forward", or the only name of spans.
+        prediction: prediction as `Prediction.to_dict` returns it; by default the one stored with
+            the run.
+        earlier: other runs of the store; those of the same work give the noise floor.
 
     Raises:
-        RunError: if there is no prediction, or if its steps give no latency.
-        ProfilerError: if it was profiled: its times do not count.
-        ConditionsError: if it ran under other conditions than those of the prediction.
+        RunError: if there is no prediction, or if the steps give no latency.
+        ProfilerError: if the run was profiled, so its times are invalid.
+        ConditionsError: if the run's conditions differ from those of the prediction.
     """
     refuse_profiled(run.start.tags, f"run {run.uuid[:8]}")
     foretold = prediction or run.prediction
@@ -219,11 +220,12 @@ def _verdict(
 def _noise(
     steps: Steps, foretold: Mapping[str, Any], run: StoredRun, earlier: Iterable[StoredRun]
 ) -> tuple[dict[str, float], str]:
-    """Return the noise floor by target, in percent, and where it comes from.
+    """Return the noise floor by target, in percent, and its origin.
 
-    Runs of the same work, compared before, say how far repeats lie apart: their standard deviation
-    by their mean. With fewer than two, the steps of this run say it for the latency: twice the
-    standard error of their mean, which knows nothing of other days.
+    It is the relative standard deviation of earlier compared runs of the same work. With fewer than
+    two of them, it is known for the latency only: twice the standard error of this run's mean step,
+        which
+    does not include variation between days.
     """
     values: dict[str, list[float]] = {target: [] for target in COMPARED}
     repeats = 0
@@ -266,19 +268,19 @@ def _line(one: TargetComparison) -> str:
     return f"{start}  {rest}".rstrip()
 
 
-# The conditions of a run beside those of a prediction: what differs is refused, not averaged.
+# Conditions of the run and of the prediction: a difference is refused, not averaged.
 
 
 TOLD = ("batch", "precision", "mode", "phase", "channels_last", "mig", "optimizer")
-"""Conditions that a run can tell as a param of this name."""
+"""Conditions that a run may record as a param of this name."""
 TIMERS = ("wall", "event")
 
 
 def device_of_run(start: Start) -> str | None:
-    """Return the catalogue's name of what a run was on; None if it does not say.
+    """Return the catalogue's name of a run's device; None if the run does not state it.
 
-    A run names it in the param "device"; else it is the only kind of GPU of its machine, or the
-    CPU of a machine without one.
+    It is the param "device", else the only kind of GPU of the machine, or the CPU of a machine
+    without a GPU.
     """
     if "device" in start.params and not start.params["device"].startswith(("cuda", "cpu")):
         return catalogue_name(start.params["device"])
@@ -295,15 +297,15 @@ def device_of_run(start: Start) -> str | None:
 
 
 def refuse_mismatch(start: Start, prediction: Mapping[str, Any], timer: str) -> tuple[str, ...]:
-    """Return which conditions the run told, or refuse to compare.
+    """Return the conditions that the run recorded, or refuse the comparison.
 
     Args:
-        start: of the run.
-        prediction: as `Prediction.to_dict` gives it.
-        timer: that the run's times are by.
+        start: start of the run.
+        prediction: prediction as `Prediction.to_dict` returns it.
+        timer: kind of the run's times.
 
     Raises:
-        ConditionsError: if the run was under other conditions than the prediction.
+        ConditionsError: if the run's conditions differ from those of the prediction.
     """
     asked = prediction["conditions"]
     device = device_of_run(start)
@@ -330,5 +332,5 @@ def _spelt(value: Any) -> str:
 
 
 def _gpu_name(line: str) -> str:
-    """Return the model of a line of the environment, without address and UUID."""
+    """Return the GPU model from a line of the environment, without address and UUID."""
     return re.split(r"[,(]|GPU-", line)[0].strip()

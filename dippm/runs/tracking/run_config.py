@@ -1,4 +1,4 @@
-"""What a run of a command is to record."""
+"""The configuration of a command's run."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ FIRST_PROFILED = 20
 
 
 class RunConfig(NamedTuple):
-    """A command, and what is recorded of it.
+    """A command and what is recorded of it.
 
     Attributes:
-        command: as it is started, word by word.
-        name: of the run; by default the start of the command.
-        experiment: what runs are gathered under.
-        store: URI of the store; "" for the usual one.
-        metrics: sources that are sampled, each with "@HZ" if it is to be read more rarely, "nvml:1"
-            of one GPU of several; or listeners by radT's names, see
-            `dippm.runs.tracking.listeners`.
+        command: program and arguments.
+        name: name of the run; by default the start of the command.
+        experiment: name of the experiment that groups runs.
+        store: URI of the store; "" for the default one.
+        metrics: sources to sample, each with "@HZ" if it is to be read less often, "nvml:1" for one
+            GPU of several; or radT's names of listeners, see `dippm.runs.tracking.listeners`.
         hz: samples per second.
-        device: of sources of a GPU: index or UUID.
-        description: a sentence.
-        params: settings of the work.
-        tags: free words.
-        timeout_s: the command is ended after so long; 0 for no limit.
-        json: one line about the run on stdout when the command has ended.
-        prediction: of the same work, as `Prediction.to_dict` gives it.
-        profile: one of `dippm.runs.tracking.profilers`, "" for none; then the times do not count.
-        profile_at: the iteration that it looks at, counted from 0.
-        group: runs that belong together; "" for that of the job, if it is of one.
+        device: index or UUID for sources of a GPU.
+        description: one sentence.
+        params: settings of the workload.
+        tags: free text by name.
+        timeout_s: time limit of the command; 0 for none.
+        json: whether one line of JSON about the run is printed on stdout at the end.
+        prediction: prediction of the same work, as `Prediction.to_dict` returns it.
+        profile: name in `dippm.runs.tracking.profilers`, "" for none; a profiled run has no valid
+            times.
+        profile_at: iteration to profile, counted from 0.
+        group: name shared by runs that belong together; "" for that of the job, if there is one.
     """
 
     command: tuple[str, ...]
@@ -58,7 +58,7 @@ class RunConfig(NamedTuple):
     group: str = ""
 
     def start(self) -> Start:
-        """Return the record of a run of it that starts now."""
+        """Return the record of a run that starts now."""
         return new_start(
             name=self.name or shlex.join(self.command)[:LONGEST_NAME],
             experiment=self.experiment,
@@ -155,7 +155,7 @@ def checked(config: RunConfig) -> RunConfig:
     return config
 
 
-# Which rank of which job a process is, as the launchers of MPI and SLURM tell it.
+# Rank and job of a process, as the launchers of MPI and SLURM state them.
 
 
 LAUNCHERS = (
@@ -171,9 +171,9 @@ class Rank(NamedTuple):
     """One of the processes of a job.
 
     Attributes:
-        group: the same for every rank of a job and for no other job.
-        rank: from 0.
-        ranks: how many there are; 0 if that is not known.
+        group: name that all ranks of a job, and no other job, share.
+        rank: number from 0.
+        ranks: number of ranks; 0 if unknown.
     """
 
     group: str
@@ -182,7 +182,7 @@ class Rank(NamedTuple):
 
 
 def rank_of(environment: Mapping[str, str]) -> Rank | None:
-    """Return the rank that an environment tells, None outside of a job."""
+    """Return the rank that the environment states, None outside of a job."""
     slurm = environment.get("SLURM_JOB_ID")
     for rank, ranks, jobs in LAUNCHERS:
         if not environment.get(rank, "").isdecimal():
@@ -196,13 +196,13 @@ def rank_of(environment: Mapping[str, str]) -> Rank | None:
             group = f"mpi-{named or _launcher()}"
         number = int(size) if size.isdecimal() else 0
         if rank == "SLURM_PROCID" and number <= 1:
-            continue  # a batch script is a process of SLURM too, but no rank
+            continue  # a batch script is a task of SLURM, but not a rank
         return Rank(group, int(environment[rank]), number)
     return None
 
 
 def _launcher() -> str:
-    """Return a name of the process that started us: pid, and when it was started itself."""
+    """Return a name for the process that started us: host, pid and start time."""
     parent = os.getppid()
     try:
         with open(f"/proc/{parent}/stat", encoding="utf-8", errors="replace") as file:

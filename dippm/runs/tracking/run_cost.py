@@ -1,9 +1,9 @@
-"""What a tracked command costs beside the same command alone: wall time, processor time, memory.
+"""The overhead of tracking a command: wall time, CPU time and memory.
 
     python -m dippm.runs.tracking.run_cost WORDS...
 
-runs a command and prints what it cost with all that it started, also with what outlives it: the
-process that keeps the run, and then attaches it.
+runs a command and prints its cost including all its descendants, also the sidecar that outlives it
+and attaches the run.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from dippm.measure.sources.tree import descendants
 from dippm.runs.tracking.process_supervisor import adopt_orphans, used_s
 
 WALL_S, MEMORY_MB = 1.0, 50.0
-"""At most, beside a command of 15 s; radT took 16.5 s and 330 MB."""
+"""Limits for a command of 15 s; radT took 16.5 s and 330 MB."""
 CPU_S, CPU_AFTERWARDS_S = 0.6, 1.0
-"""At most beside a command of 15 s, and until its run is in a store that was there."""
+"""Limits for a command of 15 s, and until its run is in an existing store."""
 SHARE = 0.005
-"""Of each further second, which is the sampler's target."""
+"""CPU limit for each further second: the sampler's target."""
 EACH_S = 0.1
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What tracking a command that sleeps costs.
+    """The overhead of tracking a command that sleeps.
 
     Attributes:
-        seconds: that it sleeps.
-        figures: each with its verdict.
-        load: of the machine, before.
+        seconds: duration of the sleep.
+        figures: overheads, each with its verdict.
+        load: load of the machine before.
     """
 
     seconds: float
@@ -52,7 +52,7 @@ class RunCost:
 
     @property
     def ok(self) -> bool:
-        """Whether every figure keeps its target."""
+        """Whether every figure meets its target."""
         return not any(each.verdict == "above" for each in self.figures)
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,13 +62,13 @@ class RunCost:
 
 
 class CommandCost(NamedTuple):
-    """A command that was run.
+    """The cost of a command.
 
     Attributes:
-        wall_s: from its start to its end.
-        cpu_s: of it and all that it started, until its end.
-        cpu_afterwards_s: of the same, until nothing of it is left.
-        memory_mb: the most that it and its children had at once, resident.
+        wall_s: wall time from start to end.
+        cpu_s: CPU time of it and its descendants until its end.
+        cpu_afterwards_s: CPU time of the same processes until all have ended.
+        memory_mb: peak resident memory of it and its descendants together.
     """
 
     wall_s: float
@@ -80,19 +80,19 @@ class CommandCost(NamedTuple):
 def run_cost(
     seconds: float = 15.0, repeats: int = 3, *, progress: Progress = lambda _: None
 ) -> RunCost:
-    """Run `sleep` alone and tracked, in turns; the runs are attached to a store of this moment.
+    """Run `sleep` alone and tracked, in turns; the runs are attached to a temporary store.
 
-    As ever that is at the lowest priority, which takes long where others are busy, unless
+    Attaching runs at the lowest priority, as always, which takes long on a busy machine unless
     `DIPPM_ATTACH` is "now".
 
     Args:
-        seconds: that it sleeps.
-        repeats: of each.
-        progress: told in words what is going on.
+        seconds: duration of the sleep.
+        repeats: number of repetitions of each.
+        progress: called with a line of text at each stage.
 
     Raises:
-        MeasurementError: if the tracked command fails, or its run does not come into the store.
-        StoreError: if no store can be made; `StoreNotInstalledError` without MLflow.
+        MeasurementError: if the tracked command fails, or its run does not reach the store.
+        StoreError: if no store can be created; `StoreNotInstalledError` without MLflow.
     """
     from dippm.runs.store.attach import MARK
     from dippm.runs.store.runs import open_store
@@ -104,7 +104,7 @@ def run_cost(
         progress("making a store")
         spool, store = Path(place) / "spool", Path(place) / "runs.db"
         open_store(str(store))
-        # Runs of others shall not keep this one's from being attached.
+        # A spool and live lock of its own: runs of others must not delay the attaching.
         ours = {"DIPPM_SPOOL": str(spool), "DIPPM_LIVE": f"{place}/live"}
         environment = {**os.environ, **ours, "MLFLOW_TRACKING_URI": str(store)}
         for repeat in range(1, repeats + 1):
@@ -138,10 +138,10 @@ def run_cost(
 
 
 def measure_command(words: list[str], environment: dict[str, str]) -> CommandCost:
-    """Run a command below a process that becomes the parent of all that the command leaves behind.
+    """Measure a command in a subprocess that adopts all orphans of the command.
 
     Raises:
-        MeasurementError: if it fails.
+        MeasurementError: if the command fails.
     """
     watch = [sys.executable, "-m", "dippm.runs.tracking.run_cost", *words]
     done = subprocess.run(watch, env=environment, stdout=subprocess.PIPE, text=True)
@@ -152,12 +152,12 @@ def measure_command(words: list[str], environment: dict[str, str]) -> CommandCos
 
 
 def watch(words: list[str]) -> tuple[CommandCost, int]:
-    """Run a command, look at its processes ten times a second, and wait until all have ended.
+    """Run a command, sample its processes ten times a second, and wait until all have ended.
 
-    Call it in a process of its own, with no other children.
+    Call it in a process without other children.
 
     Returns:
-        What it cost, and its exit code.
+        The cost and the exit code.
     """
     adopt_orphans()
     start = time.monotonic()
@@ -193,7 +193,7 @@ def _resident_mb(pid: int) -> float:
 
 
 def main(words: list[str]) -> int:
-    """Watch a command and print what it cost as JSON; return its exit code."""
+    """Measure a command and print its cost as JSON; return its exit code."""
     found, code = watch(words)
     print(json.dumps(found._asdict()))
     return code

@@ -1,4 +1,4 @@
-"""What the steps of a run cost: latency, memory and energy, each a value or the reason for none."""
+"""The cost of the steps of a run: latency, memory and energy, each a value or a reason."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from dippm.runs.store.columns import Column
 
 BUSY = 0.95
-"""Of the time between the first and the last step that steps take at least: else the energy of
-what is between them would be theirs."""
+"""Least share of the time between the first and the last step that steps must take: otherwise the
+energy of the gaps would be attributed to them."""
 LEAST_UPDATES = 10
-"""Of an energy counter, as in `dippm.measure.energy`."""
+"""Least number of updates of an energy counter, as in `dippm.measure.energy`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """What one step of a run cost.
+    """The cost of one step of a run.
 
     Attributes:
-        timer: that the latency is by.
-        latency_ms: mean of the timed steps.
-        memory_mb: the most that the process tree had, in MiB.
-        energy_j: of one step, gross.
-        power_w: mean over the steps.
-        methods: where each comes from, by name.
+        timer: kind of time of the latency, "wall" or "event".
+        latency_ms: mean time of the timed steps.
+        memory_mb: peak memory of the process tree, in MiB.
+        energy_j: gross energy of one step.
+        power_w: mean power over the steps.
+        methods: origin of each value, by its name.
     """
 
     timer: str
@@ -42,11 +42,11 @@ class RunFigures:
 
 
 def figures_of(steps: Steps, columns: Iterable[Column], *, timer: str, on_gpu: bool) -> RunFigures:
-    """Return what one step cost.
+    """Return the cost of one step.
 
     Args:
-        steps: see `timed_steps`.
-        columns: the series of the run.
+        steps: timed steps, see `timed_steps`.
+        columns: series of the run.
         timer: "wall" or "event".
         on_gpu: whether the work ran on a GPU.
     """
@@ -97,7 +97,7 @@ def _of_one_process(memory_mb: float | Absent, processes: Column | None) -> floa
 
 
 def _energy(column: Column | None, name: str, steps: Steps) -> float | Absent:
-    """Return energy per step: of the counter between its updates around the steps."""
+    """Return energy per step, from the counter's updates during the steps."""
     if column is None:
         return Absent(f"{name} was not sampled: add {name.partition('.')[0]} to --metrics")
     pairs = zip(column.time_ns.tolist(), column.values.tolist(), strict=True)

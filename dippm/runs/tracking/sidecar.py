@@ -1,18 +1,17 @@
-"""The process beside a run: samples it, and when it has ended hands its folder to the store.
+"""The sidecar of a run: samples it, then hands its finished folder to the store.
 
-The store is for later, when nothing on this machine is measured: `dippm.runs.store.attach_lock`.
+Attaching waits until nothing on this machine is measured: `dippm.runs.store.attach_lock`.
 
-It belongs to nobody: it has a session of its own and is no child of the workload, so neither the
-end of the one who started it nor a signal of the terminal ends it. What `Warner` finds it writes to
-the stderr of its owner, which it holds no longer than it samples. With its owner it talks in lines
-over two pipes:
+The sidecar has its own session and is no child of the workload, so it survives the end of the
+process that started it and the signals of the terminal. Warnings of `Warner` go to the stderr of
+its owner, which is held only while sampling. The two exchange lines over two pipes:
 
     sidecar: ready PID                   owner: watch PID    (unless the config names it)
     sidecar: sampling
     sidecar: ended | failed REASON       owner: closed       (end.json is written)
                                          owner: closed now   (and it waits for the store)
 
-An owner that goes without "closed" was killed: the run is marked as lost, its samples are kept.
+If the owner's pipe closes without "closed", it was killed: the run is marked lost, samples stay.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ ENVIRONMENT_S = 60
 
 
 def main(text: str) -> None:
-    """Keep a run, as a `SidecarConfig` in JSON says; see `dippm.runs.tracking.sidecar_spawn`."""
+    """Keep a run as a JSON `SidecarConfig` says; see `dippm.runs.tracking.sidecar_spawn`."""
     config: dict[str, Any] = json.loads(text)
-    # Pipes of others would not end before we do.
+    # Inherited pipes of other processes would otherwise stay open as long as this process.
     os.closerange(TALK + config["talks"], os.sysconf("SC_OPEN_MAX"))
     with contextlib.suppress(OSError):
         os.setsid()
@@ -106,7 +105,7 @@ def _sample(config: dict[str, Any], pid: int) -> None:
 def _until_it_fails(
     look: Callable[[Mapping[str, Readings]], None],
 ) -> Callable[[Mapping[str, Readings]], None]:
-    """Return the same, which after its first error does nothing: samples go on without it."""
+    """Wrap a callback so that its first error disables it: sampling goes on without it."""
     failed = False
 
     def looked(readings: Mapping[str, Readings]) -> None:
@@ -122,30 +121,30 @@ def _until_it_fails(
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody may listen any more
+    with contextlib.suppress(OSError):  # the reader may be gone
         os.write(SAY, f"{line}\n".encode(errors="replace"))
 
 
 def _told_pid(owner: int | None) -> int:
-    """Return the process to sample; 0 if the owner went or never started one."""
+    """Return the process to sample; 0 if the owner has gone or started none."""
     line = _hear(owner)
     return int(line.partition(" ")[2]) if line.startswith("watch ") else 0
 
 
 def _wait_for_owner(owner: int | None) -> str:
-    """Return the last that it says, "" if it was killed."""
+    """Return the owner's last line, "" if it was killed."""
     while (line := _hear(owner)) and line not in (CLOSED, CLOSED_NOW):
         pass
     return line
 
 
 def _hear(owner: int | None) -> str:
-    """Return a line of the owner's, "" if it says nothing more."""
+    """Return the next line of the owner, "" at the end."""
     line = b""
     while not line.endswith(b"\n"):
         ready, _, _ = select.select([HEAR, *([] if owner is None else [owner])], [], [])
         piece = os.read(HEAR, 1) if HEAR in ready else b""
-        if not piece:  # children of the owner may hold the pipe open when it has ended
+        if not piece:  # children of a dead owner may still hold the pipe open
             return ""
         line += piece
     return line.decode().strip()
@@ -159,7 +158,7 @@ def _watch(pid: int) -> int | None:
 
 
 def _tell_environment(folder: Path, config: dict[str, Any]) -> int:
-    """Start a process that finds out what the run depends on; return its number."""
+    """Fork a process that records what the run depends on; return its pid."""
     child = os.fork()
     if child:
         return child
@@ -179,11 +178,11 @@ def _tell_environment(folder: Path, config: dict[str, Any]) -> int:
 
 
 def _attach(folder: Path, *, now: bool) -> None:
-    """Become the process that puts the run into the store, unless there is one for all runs.
+    """Become the process that attaches the run to the store, unless another one does so already.
 
     Args:
-        folder: of the run.
-        now: the owner waits until it is there.
+        folder: folder of the run.
+        now: whether the owner waits for the run to be in the store.
     """
     from importlib.util import find_spec
 
@@ -210,5 +209,5 @@ def _attach(folder: Path, *, now: bool) -> None:
         os.set_inheritable(turn, True)
         os.execv(sys.executable, [*words, str(folder.parent), "--key", key, "--turn", str(turn)])
     with contextlib.suppress(OSError):
-        os.nice(5)  # somebody waits for it, so it shall not wait for everybody
+        os.nice(5)  # the owner waits for it, but other processes need not
     os.execv(sys.executable, [*words, str(folder)])

@@ -1,13 +1,13 @@
-"""What a sidecar and its owner agree on."""
+"""The protocol between a sidecar and its owner."""
 
 HEAR, SAY = 3, 4
-"""Descriptors of the sidecar: it reads its owner's lines from one and answers on the other."""
+"""Descriptors of the sidecar for its owner's lines and for its answers."""
 TALK = 5
-"""And the owner's stderr, if it has one: for a line about the run while that goes on."""
+"""Descriptor of the owner's stderr, if it has one, for warnings during the run."""
 CLOSED, CLOSED_NOW = "closed", "closed now"
-"""The end of the run is written; "now": the owner waits until the store has it."""
+"""Sent when the end of the run is recorded; "now": the owner waits until the store has it."""
 LOG = "keeper.log"
-"""File of the run's folder with whatever the sidecar had to say besides."""
+"""File in the run's folder with the sidecar's stderr."""
 ATTACH_VARIABLE = "DIPPM_ATTACH"
-"""Set to "no", runs stay in the spool until somebody attaches them: nodes that reach no store. Set
-to "now", each is attached when it ends, whatever is measured beside it."""
+""""no": runs stay in the spool until they are attached by hand, for nodes without access to the
+store. "now": each run is attached when it ends, even while other runs are measured."""

@@ -1,4 +1,4 @@
-"""Start the sidecar of a run, from a workload: no thread, no child that somebody could wait for."""
+"""Start the sidecar of a run from a workload: no thread, and no child that it could wait for."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 START_S = 10.0
 END_S = 5.0
 BESIDE = '"$0" "$@" & exit 0'
-"""What a shell starts so is no child of ours, and Ctrl-C does not reach it."""
+"""Shell command that detaches a process: no child of ours, and out of reach of Ctrl-C."""
 
 
 class SidecarConfig(NamedTuple):
-    """What a sidecar is to do.
+    """The configuration of a sidecar.
 
     Attributes:
-        folder: of the run.
-        out: file of samples, new.
-        owner: the process that writes how the run ended.
-        pid: root of the tree to sample; 0 if it is told later.
-        hz: ticks per second.
-        sources: names, each with "@HZ" if it is to be read more rarely.
-        device: of sources of a GPU: NVML index or UUID.
-        program: whose packages are recorded; "" if they are already.
-        cwd: whose commit is recorded.
-        talks: whether it has the owner's stderr; set by `start_sidecar`.
+        folder: folder of the run.
+        out: path of the new file of samples.
+        owner: pid of the process that records how the run ended.
+        pid: root of the process tree to sample; 0 if the owner sends it later.
+        hz: sampling ticks per second.
+        sources: names of sources, each with "@HZ" if it is to be read less often.
+        device: NVML index or UUID for sources of a GPU.
+        program: program whose packages are recorded; "" if they already are.
+        cwd: folder whose git commit is recorded.
+        talks: whether the sidecar holds the owner's stderr; set by `start_sidecar`.
     """
 
     folder: str
@@ -54,11 +54,11 @@ class SidecarConfig(NamedTuple):
 
 
 class Sidecar:
-    """The owner's side of a sidecar.
+    """The owner's handle of a sidecar.
 
     Attributes:
-        pid: its process; 0 before it is ready.
-        trouble: why it samples no more; "" if it does, or did to the end.
+        pid: process id of the sidecar; 0 before it is ready.
+        trouble: reason why sampling stopped early; "" otherwise.
     """
 
     def __init__(self, hear: int, say: int) -> None:
@@ -69,25 +69,25 @@ class Sidecar:
         self._over = False
 
     def wait_until_ready(self, seconds: float = START_S) -> bool:
-        """Wait until it has loaded what it needs; False if it does not within that time."""
+        """Wait until it has loaded its modules; return False after a timeout."""
         return self._wait("ready", seconds)
 
     def wait_until_sampling(self, seconds: float = START_S) -> bool:
-        """Wait until it has found the process; False if it does not within that time."""
+        """Wait until it has found the process to sample; return False after a timeout."""
         return self._wait("sampling", seconds)
 
     def watch(self, pid: int) -> None:
-        """Say which process to sample."""
+        """Send it the process to sample."""
         self._tell(f"watch {pid}")
 
     def stop(self) -> None:
-        """Let it read a last time: for a run that ends before its process."""
+        """Let it take the last readings: for a run that ends before its process."""
         if self.pid and not self._over:
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGTERM)
 
     def wait_until_ended(self, seconds: float = END_S) -> bool:
-        """Wait for the last samples; False, with `trouble`, if they do not come."""
+        """Wait for the last samples; return False, with `trouble`, if they do not come."""
         if self._wait("ended", seconds):
             return True
         self.trouble = self.trouble or (
@@ -96,13 +96,13 @@ class Sidecar:
         return False
 
     def close(self, *, wait_s: float = 0.0) -> bool:
-        """Say that the run's end is written; the sidecar does the rest alone.
+        """Tell the sidecar that the end of the run is recorded; it finishes alone.
 
         Args:
-            wait_s: how long to wait until it has done so, the run's way into the store included.
+            wait_s: time to wait for it to finish, attaching to the store included.
 
         Returns:
-            Whether it was waited for, and has ended.
+            Whether the sidecar was waited for and has ended.
         """
         if wait_s and not self.pid:
             self.wait_until_ready(wait_s)
@@ -157,12 +157,12 @@ def start_sampler(
     """Start a sidecar that samples a tree of processes into the folder of a run.
 
     Args:
-        folder: of the run, which this process ends.
-        config: what is sampled, and how often.
-        pid: root of the tree; 0 if it is told later.
+        folder: folder of the run, which this process ends.
+        config: sources and sampling rate.
+        pid: root of the tree; 0 if it is sent later.
         program: see `SidecarConfig`.
         cwd: see `SidecarConfig`.
-        number: of the sidecar within the run; each has a file of samples of its own.
+        number: position of the sidecar within the run; each has its own file of samples.
 
     Raises:
         OSError: if no process can be started here.
@@ -197,7 +197,7 @@ def start_sidecar(config: SidecarConfig) -> Sidecar:
     os.close(theirs_hear)
     os.close(theirs_say)
     log = str(Path(config.folder) / LOG)
-    talks = sys.stderr is not None and _is_open(2)  # else that number is another file's
+    talks = sys.stderr is not None and _is_open(2)  # a closed 2 may be reused by another file
     actions: list[tuple[int, int, str, int, int] | tuple[int, int, int]] = [
         *([(os.POSIX_SPAWN_DUP2, 2, TALK)] if talks else []),
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
@@ -215,7 +215,7 @@ def start_sidecar(config: SidecarConfig) -> Sidecar:
         json.dumps(config._replace(talks=talks)._asdict()),
     ]
     try:
-        # It ends on SIGTERM in order, but only when it can: until then the signal waits.
+        # SIGTERM stays blocked until the sidecar can end cleanly.
         shell = os.posix_spawn(
             "/bin/sh",
             ["sh", "-c", BESIDE, *words],
@@ -244,7 +244,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 def _process(pid: int) -> int | None:
-    """Return a descriptor that can be read when a process has ended."""
+    """Return a descriptor that becomes readable when a process ends."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -252,5 +252,5 @@ def _process(pid: int) -> int | None:
 
 
 def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):  # a workload may reap whatever ends
+    with contextlib.suppress(ChildProcessError):  # a workload may reap all its children
         os.waitpid(pid, 0)

@@ -1,4 +1,4 @@
-"""A span while it goes on, and where a thread or task is: in which run, and in which span."""
+"""A span in progress, and the current run and span of a thread or task."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dippm.runs.tracking.metrics import CallMetric, Measurement
 
 
 class SpanWriter(Protocol):
-    """What a span is written to: a run."""
+    """The destination of spans: a run."""
 
     def new_id(self) -> int:
-        """Return an id that no other span of the run has; 0 if it cannot be written."""
+        """Return an id that is unique within the run; 0 if the run cannot be written."""
         ...
 
     def write_line(self, line: str) -> None:
@@ -29,14 +29,14 @@ class SpanWriter(Protocol):
 
 SpanContext: TypeAlias = tuple[SpanWriter, int]
 CURRENT: ContextVar[SpanContext | None] = ContextVar("dippm_here", default=None)
-"""The run and the span that a thread or task is in."""
+"""The current run and span of a thread or task."""
 
 
 class SpanBlock:
-    """A stretch of time, recorded when it begins and when it ends; entered once.
+    """A block that is recorded when it is entered and when it is left; used once.
 
     Attributes:
-        id: of the span; 0 before it is entered, or if it is not recorded.
+        id: id of the span; 0 before the start, or if it is not recorded.
     """
 
     __slots__ = ("_before", "_head", "_measured", "_metrics", "_name", "_run", "id")
@@ -44,7 +44,7 @@ class SpanBlock:
     def __init__(
         self, run: SpanWriter | None, quoted_name: str, metrics: tuple[CallMetric, ...]
     ) -> None:
-        """Make a block; without a run it is recorded nowhere and costs next to nothing."""
+        """Make a block; without a run it is not recorded and costs almost nothing."""
         self.id = 0
         self._run = run
         self._name = quoted_name
@@ -90,30 +90,30 @@ class SpanBlock:
             self._run.write_line(f'{self._head},"end_ns":{end_ns}{tail}}}}}\n')
 
     def leave(self) -> None:
-        """Go back to the span around, as a generator does while its caller works."""
+        """Restore the enclosing span, as a generator does while its caller works."""
         if self._run is not None:
             CURRENT.set(self._before)  # not by a token: a generator may end in another context
 
     def come_back(self) -> None:
-        """Go on inside of the span."""
+        """Make this span current again."""
         if self._run is not None:
             self._before = CURRENT.get()
             CURRENT.set((self._run, self.id))
 
 
-# Where something runs: process, thread and task.
+# Labels of process, thread and task.
 
 
 _PROCESS = os.getpid()
 
 
 def process_number() -> int:
-    """Return the number of this process without asking the system."""
+    """Return the pid of this process, cached: no system call."""
     return _PROCESS
 
 
 def thread_label() -> str:
-    """Return "PROCESS/THREAD", or "PROCESS/THREAD/TASK" inside a task of asyncio, as JSON."""
+    """Return "PROCESS/THREAD", or "PROCESS/THREAD/TASK" inside an asyncio task, as JSON."""
     label = f"{_PROCESS}/{threading.get_native_id()}"
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None:

@@ -1,8 +1,8 @@
-"""Steps of a run: spans of one name, from which a latency comes.
+"""Timed steps of a run: spans of one name, whose mean is the latency.
 
-The time of a whole command is no latency: it holds imports, data and warm-up. A latency is the mean
-of spans of one name that ended well and did not overlap, without the first `WARM_UP` of them, of
-which at least `LEAST` must be left (deliverable D3.5: 5 warm-up, 30 timed steps, their mean).
+The time of a whole command is not a latency: it includes imports, data and warm-up. The latency is
+the mean of spans of one name that succeeded and did not overlap, without the first `WARM_UP` of
+them; at least `LEAST` must remain (deliverable D3.5: 5 warm-up, 30 timed steps, their mean).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Steps:
     """The timed steps of a run.
 
     Attributes:
-        name: of their spans.
-        times_ms: of each, in order; by the wall, or by CUDA events.
-        event_ms: spans between CUDA events, empty if they were not taken.
-        warm_up: spans before that do not count.
-        start_ns: of the first timed step.
-        end_ns: of the last.
+        name: name of the spans.
+        times_ms: time of each step, in order; by the wall, or by CUDA events.
+        event_ms: time between CUDA events of each step, empty without events.
+        warm_up: number of spans that were skipped as warm-up.
+        start_ns: start of the first timed step.
+        end_ns: end of the last timed step.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Steps:
 
     @property
     def busy(self) -> float:
-        """Part of the time from the first to the last step that steps take."""
+        """Share of the time between the first and the last step that steps take."""
         return sum(self.times_ms) * 1e6 / (self.end_ns - self.start_ns)
 
 
@@ -76,12 +76,12 @@ def timed_steps(spans: Sequence[Span], name: str | None = None, warm_up: int = W
     """Return the timed steps of a run.
 
     Args:
-        spans: of the run.
-        name: of those that count; by default "forward", or the only name there is.
-        warm_up: so many of them do not count.
+        spans: spans of the run.
+        name: name of the steps; by default "forward", or the only name of spans.
+        warm_up: number of steps to skip.
 
     Raises:
-        RunError: if there are too few, or if they overlap.
+        RunError: if there are too few steps, or if they overlap.
     """
     name = name or _only(spans)
     mine = sorted(

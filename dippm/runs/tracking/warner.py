@@ -1,15 +1,14 @@
-"""`Warner`: says of a run that goes on that it leaves its prediction, or that memory will not do.
+"""`Warner`: warns during a run if it leaves its prediction or will run out of memory.
 
-It lives in the process that samples and looks, twice a second, at what was read anyway:
+It lives in the sampling process and checks, twice a second, the readings taken anyway:
 
     memory     the last reading above the predicted interval
     latency    the mean of the newest steps outside of its interval, by more than their noise
     growth     memory that grew evenly for long enough, and is full within ten times as long
 
-Each is said once, in one line on the stderr of the run, and kept as a tag "warning/<cause>". What
-needs the whole run (memory below its interval, energy) is said by `dippm compare-run` afterwards.
-Only of a run with a prediction the file of events is read, and nothing heavy is imported before
-something is outside.
+Each warning is one line on the stderr of the run and a tag "warning/<cause>". `dippm compare-run`
+judges what needs the whole run (memory below its interval, energy). The file of events is read only
+for a run with a prediction, and nothing heavy is imported before a value leaves its interval.
 """
 
 from __future__ import annotations
@@ -33,29 +32,29 @@ if TYPE_CHECKING:
     from dippm.measure.readings import Readings
 
 WARNING = "warning/"
-"""How the tags begin."""
+"""Prefix of the tags."""
 NEWEST_SPANS = 100
-"""Of which steps are taken at a look: parsing one takes 4 µs, and there may be thousands."""
+"""Number of steps to take per look: parsing one takes 4 µs, and there may be thousands."""
 MOST_BYTES = 2**24
 LOOKS = 2
-"""So often in a row a latency has to be outside."""
+"""Consecutive looks at which a latency must be outside."""
 MOST_POINTS = 128
 LEAST_S = 20.0
-"""Memory has to grow for so long: what a program loads at its start is no leak."""
+"""Least duration of memory growth: what a program loads at its start is not a leak."""
 AHEAD = 10
-"""How many times as long as it grew memory is thought to grow on."""
+"""Growth is extrapolated to this multiple of its duration."""
 PARTS = 4
 NOT_YET = "host_cpu"
-"""Of the environment, which a process beside finds out in the first seconds of a run."""
+"""Last key of the environment, which another process records in the first seconds of a run."""
 
 
 class Warner:
-    """Looks at the readings of one run.
+    """Checks the readings of one run.
 
     Args:
-        folder: of the run.
-        talk: descriptor of its stderr; None if it has none.
-        left_mb: how much memory this machine still has.
+        folder: folder of the run.
+        talk: descriptor of the run's stderr; None if it has none.
+        left_mb: returns the memory that is still available on this machine.
     """
 
     def __init__(
@@ -71,10 +70,10 @@ class Warner:
         self._said: set[str] = set()
 
     def look(self, readings: Mapping[str, Readings]) -> None:
-        """Say what is new.
+        """Check the last readings, and print new warnings.
 
         Args:
-            readings: the last of each source.
+            readings: last readings by source.
         """
         if not self._held:
             self._held = json.loads((self._folder / START).read_bytes())
@@ -88,7 +87,7 @@ class Warner:
         self._judge_growth(readings)
 
     def _read_events(self) -> bool:
-        """Take what was appended to the events; return whether steps were among it."""
+        """Read appended events; return whether there were steps among them."""
         try:
             with open(self._folder / EVENTS, "rb") as file:
                 file.seek(self._place)
@@ -113,7 +112,7 @@ class Warner:
     def _set(self, event: Mapping[str, Any]) -> None:
         for kind in ("params", "tags", "environment"):
             self._held[kind] = {**(self._held.get(kind) or {}), **event.get(kind, {})}
-        for name in event.get("tags", {}):  # of a sampler before this one, which was killed
+        for name in event.get("tags", {}):  # of an earlier sampler, which was killed
             if name.startswith(WARNING):
                 self._said.add(name.removeprefix(WARNING))
 
@@ -125,7 +124,7 @@ class Warner:
         source, name = ("tree", "rss_mb") if on_cpu else ("nvml_processes", "tree_memory_mb")
         found = [r.values for word, r in readings.items() if word.partition(":")[0] == source]
         for values in found:
-            if on_cpu and values.get("processes", 1) > 1:  # one is predicted
+            if on_cpu and values.get("processes", 1) > 1:  # the prediction is for one process
                 continue
             if values.get(name, 0.0) > high and self._is_of(foretold, "memory_mb"):
                 self._say("memory_mb", "memory", values[name], "MiB", foretold)
@@ -138,7 +137,7 @@ class Warner:
 
         try:
             steps = timed_steps(self._spans)
-        except DippmError:  # too few yet, or none that have a latency
+        except DippmError:  # too few steps, or none with a latency
             return
         is_event = foretold["conditions"].get("timer") == "event" and bool(steps.event_ms)
         times = steps.event_ms if is_event else steps.times_ms
@@ -152,9 +151,9 @@ class Warner:
             self._say("latency_ms", what, mean, "ms", foretold)
 
     def _is_of(self, foretold: Mapping[str, Any], target: str, timer: str | None = None) -> bool:
-        """Return whether the run is known to be under the conditions of its prediction.
+        """Return whether the run is known to match the conditions of its prediction.
 
-        If it is under others, nothing is said of this target any more.
+        After a mismatch, this target is not checked any more.
         """
         if NOT_YET not in (self._held.get("environment") or {}):
             return False
@@ -216,20 +215,20 @@ class Warner:
         if self._talk is None:
             return
         with contextlib.suppress(OSError, ValueError):
-            # Nobody may be reading it, and the samples shall not wait for that.
+            # The terminal may not be read, and sampling must not block on it.
             if select.select([], [self._talk], [], 0)[1]:
                 os.write(self._talk, f"dippm: {text}\n".encode(errors="replace"))
 
 
 class Growth:
-    """How a quantity went lately, in as many points as a long run needs."""
+    """Recent values of a quantity, at a bounded number of points."""
 
     def __init__(self) -> None:
         self._points: list[tuple[float, float]] = []
         self._apart_s = 0.0
 
     def add(self, at_s: float, value: float) -> bool:
-        """Take a value; return whether it was kept: the longer the run, the rarer they are."""
+        """Add a value; return whether it was kept: points get sparser as the run gets longer."""
         points = self._points
         if points and at_s - points[-1][0] < self._apart_s:
             return False
@@ -240,10 +239,10 @@ class Growth:
         return True
 
     def even(self) -> tuple[float, float]:
-        """Return the slope of the later half, per second, and its length in seconds; 0 if uneven.
+        """Return slope (per second) and duration (s) of the later half; 0 if growth is uneven.
 
-        It is even if it lasted for `LEAST_S`, and the mean of each quarter is above that of the one
-        before by half of what it would be on a straight line at least.
+        Growth is even if it lasted for `LEAST_S`, and the mean of each quarter exceeds that of the
+        one before by at least half of what it would on a straight line.
         """
         points = self._points[len(self._points) // 2 :]
         if len(points) < 2 * PARTS or points[-1][0] - points[0][0] < LEAST_S:
@@ -261,11 +260,11 @@ class Growth:
 def memory_left_mb(
     proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 ) -> float | None:
-    """Return what processes of our control group can still have; None if nobody says it.
+    """Return the memory that our control group can still allocate; None if unknown.
 
     Args:
-        proc: where the kernel shows processes.
-        groups: where it shows control groups, of version 2.
+        proc: mount point of procfs.
+        groups: mount point of cgroup v2.
     """
     left = []
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -274,7 +273,7 @@ def memory_left_mb(
                 left.append(int(line.split()[1]) / 1024)
     for group in _groups(proc, groups):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            most = int((group / "memory.max").read_text())  # "max" is no number: no limit
+            most = int((group / "memory.max").read_text())  # "max" raises: no limit
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
             used = int((group / "memory.current").read_text()) - int(stat["inactive_file"])
             left.append((most - used) / 2**20)
@@ -282,7 +281,7 @@ def memory_left_mb(
 
 
 def _groups(proc: Path, root: Path) -> Iterator[Path]:
-    """Yield our control group and those around it."""
+    """Yield our control group and its ancestors."""
     with contextlib.suppress(OSError):
         for line in (proc / "self/cgroup").read_text().splitlines():
             number, _, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""What samples say of a span: mean, largest, integral, and how much a counter grew."""
+"""Statistics of samples over a span: mean, maximum, integral, and growth of a counter."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LEAST_COVERED = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One quantity over one stretch of time, each value a number or why there is none.
+    """Statistics of one quantity over a time range, each a number or a reason.
 
     Attributes:
-        mean: over time, not over samples, in the quantity's unit.
-        largest: of the samples inside.
-        integral: in the quantity's unit times seconds: of a power in W, the energy in J.
-        difference: of a counter, from the start to the end.
-        count: samples inside; a short stretch may have none and lie between two.
-        covered: share of the stretch that lies between samples, from 0 to 1.
+        mean: time-weighted mean, in the quantity's unit.
+        largest: largest sample inside.
+        integral: integral in the quantity's unit times seconds: the energy in J for a power in W.
+        difference: growth of a counter from start to end.
+        count: number of samples inside; a short range may lie between two samples.
+        covered: share of the range that lies between valid samples, from 0 to 1.
     """
 
     mean: float | Absent
@@ -42,17 +42,17 @@ def over(
     *,
     counter: bool = False,
 ) -> Window:
-    """Return what samples say of the time from `start_ns` to `end_ns`.
+    """Return statistics of samples from `start_ns` to `end_ns`.
 
-    Between two samples a value is taken to change evenly (trapezoids), also at both edges; nothing
-    is taken to be known before the first sample, after the last, or beside an absent one.
+    Values are interpolated linearly between samples (trapezoids), also at both edges; they are
+    unknown before the first sample, after the last, and next to an absent one.
 
     Args:
-        time_ns: of the samples, in order.
-        values: one for each time; None where absent.
-        start_ns: where the stretch begins, on the same clock.
-        end_ns: where it ends, not before it begins.
-        counter: whether the quantity only grows; then only its difference means something.
+        time_ns: time of each sample, in order.
+        values: one value per time; None where absent.
+        start_ns: start of the range, on the same clock.
+        end_ns: end of the range, not before its start.
+        counter: whether the quantity is cumulative; then only its difference is meaningful.
     """
     first, last = bisect_left(time_ns, start_ns), bisect_right(time_ns, end_ns)
     inside = [value for value in values[first:last] if value is not None]
@@ -77,13 +77,13 @@ def over(
 
 
 def over_span(samples: Samples, source: str, quantity: str, span: Span) -> Window:
-    """Return what a sampler's file says of a span.
+    """Return statistics of a sampler's file over a span.
 
     Args:
-        samples: as `dippm.measure.sampler_file.read` gives them.
+        samples: samples as `dippm.measure.sampler_file.read` returns them.
         source: name of the source, for instance "tree".
-        quantity: of it, for instance "rss_mb".
-        span: of the same machine; one that is open ends with the samples.
+        quantity: name of the quantity, for instance "rss_mb".
+        span: span on the same machine; an open one ends with the samples.
     """
     series = samples.series.get(source)
     if series is None or quantity not in series.values:
@@ -103,7 +103,7 @@ def _pieces(
     start_ns: int,
     end_ns: int,
 ) -> Iterator[tuple[float, float, float]]:
-    """Yield seconds and the values at both ends of each stretch between neighbouring samples."""
+    """Yield duration (s) and both end values of each range between neighbouring samples."""
     for place in range(first, min(stop, len(time_ns)) - 1):
         before, after = values[place], values[place + 1]
         begin_ns, until_ns = time_ns[place], time_ns[place + 1]

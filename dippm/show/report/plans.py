@@ -13,7 +13,7 @@ from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.runs.plans.options import PlanOutcome
 from dippm.runs.plans.plan import Plan
-from dippm.runs.plans.row import Row
+from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.run_configs import arguments_of, resolve_command
 from dippm.runs.plans.scheduler import Chosen
 from dippm.runs.plans.status import WORDS
@@ -23,7 +23,7 @@ SHORT = 8
 """Characters of a uuid, as `dippm runs` shows it."""
 
 
-def plan_table(rows: Iterable[Row]) -> Table:
+def plan_table(rows: Iterable[PlanRow]) -> Table:
     """Return a line for each row, in the order of the workloads."""
     table = Table(box=None)
     table.add_column("row", justify="right")
@@ -61,7 +61,7 @@ def commands_table(plan: Plan, chosen: Chosen) -> Table:
     return table
 
 
-def counted(rows: Iterable[Row]) -> str:
+def counted(rows: Iterable[PlanRow]) -> str:
     """Return how many rows have which status: "2 finished, 1 failed"."""
     counts = Counter(row.status.word for row in rows)
     return ", ".join(f"{counts[word]} {word.lower()}" for word in WORDS if counts[word])
@@ -79,7 +79,7 @@ def outcome_line(outcome: PlanOutcome) -> str:
     return f"{said}: {counted(outcome.rows)} ({show(outcome.seconds)} s){hint}"
 
 
-def row_document(row: Row) -> dict[str, Any]:
+def row_document(row: PlanRow) -> dict[str, Any]:
     """Return a row as JSON."""
     return {
         "row": row.number,

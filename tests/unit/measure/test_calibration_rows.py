@@ -15,7 +15,7 @@ from dippm.devices import find, read_device
 from dippm.errors import ConditionsError, DeviceError, MeasurementError
 from dippm.measure import calibration_rows, subject
 from dippm.measure.calibration import calibrate_here
-from dippm.measure.calibration_rows import Point, measure_rows, points_for
+from dippm.measure.calibration_rows import CalibrationPoint, measure_rows, points_for
 from dippm.measure.protocol import Settings
 from dippm.measure.run import Bench
 from tests import cuda_stand_in
@@ -57,7 +57,7 @@ def bench(monkeypatch):
 
 def test_what_was_measured_is_kept_and_not_measured_again(bench, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    points = [Point(SMALL[0], batch, "fp32") for batch in (1, 2)]
+    points = [CalibrationPoint(SMALL[0], batch, "fp32") for batch in (1, 2)]
     first = measure_rows(bench, points[:1], path)
     assert (first.measured, first.kept, first.left) == (1, 0, 0)
     assert first.software.startswith("torch ")
@@ -72,7 +72,7 @@ def test_what_was_measured_is_kept_and_not_measured_again(bench, tmp_path: Path)
 
 def test_no_point_is_begun_after_the_time_is_over(bench, tmp_path: Path) -> None:
     seconds = iter([0.0, 1.0, 99.0])
-    points = [Point(SMALL[0], batch, "fp32") for batch in (1, 2, 3)]
+    points = [CalibrationPoint(SMALL[0], batch, "fp32") for batch in (1, 2, 3)]
     found = measure_rows(
         bench, points, tmp_path / "rows.csv", budget_s=10, clock=lambda: next(seconds)
     )
@@ -80,7 +80,10 @@ def test_no_point_is_begun_after_the_time_is_over(bench, tmp_path: Path) -> None
 
 
 def test_a_model_that_fails_is_named_and_the_others_are_measured(bench, tmp_path: Path) -> None:
-    points = [Point("timm:no_such_model", 1, "fp32"), Point(SMALL[0], 1, "fp32")]
+    points = [
+        CalibrationPoint("timm:no_such_model", 1, "fp32"),
+        CalibrationPoint(SMALL[0], 1, "fp32"),
+    ]
     found = measure_rows(bench, points, tmp_path / "rows.csv")
     assert found.measured == 1
     assert list(found.failed) == ["timm:no_such_model 1 fp32"]
@@ -91,7 +94,7 @@ def test_a_file_of_something_else_is_left_alone(bench, tmp_path: Path, text: str
     path = tmp_path / "rows.csv"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(MeasurementError) as error:
-        measure_rows(bench, [Point(SMALL[0], 1, "fp32")], path)
+        measure_rows(bench, [CalibrationPoint(SMALL[0], 1, "fp32")], path)
     assert error.value.hint
     assert path.read_bytes() == text.encode("latin-1")
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dippm.errors import DippmError
-from dippm.measure.kernels.join import Place, aligned, joined
+from dippm.measure.kernels.join import KernelOwner, aligned, join_kernels
 from dippm.measure.kernels.profile import profiled
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.kernels.table import encoded, read
@@ -67,7 +67,7 @@ def nodes_by_operator(kernels, places, graph) -> set[tuple[str, str, str | None]
 @pytest.mark.parametrize("marks", [True, False], ids=["modules", "order alone"])
 def test_each_operator_finds_the_node_of_its_module(network, graph, marks):
     kernels = kernels_of(network, marks=marks)
-    found = nodes_by_operator(kernels, joined(kernels, graph), graph)
+    found = nodes_by_operator(kernels, join_kernels(kernels, graph), graph)
     assert {
         ("aten::conv2d", "conv2d", "left.0"),
         ("aten::conv2d", "conv2d", "right.0"),
@@ -81,7 +81,7 @@ def test_each_operator_finds_the_node_of_its_module(network, graph, marks):
 
 def test_nearly_all_time_is_joined_and_nothing_is_lost(network, graph):
     kernels = kernels_of(network)
-    places = joined(kernels, graph)
+    places = join_kernels(kernels, graph)
     assert len(places) == len(kernels)
     total = sum(k.ns for k in kernels)
     with_node = sum(k.ns for k, p in zip(kernels, places, strict=True) if p.node is not None)
@@ -93,7 +93,7 @@ def test_a_kernel_of_a_wrapper_goes_to_a_node_of_its_module(network, graph):
     kernels = kernels_of(network)
     own = [
         p
-        for k, p in zip(kernels, joined(kernels, graph), strict=True)
+        for k, p in zip(kernels, join_kernels(kernels, graph), strict=True)
         if k.operators == ("aten::_native_multi_head_attention",)
     ]
     assert own
@@ -104,14 +104,16 @@ def test_a_kernel_of_a_wrapper_goes_to_a_node_of_its_module(network, graph):
 
 def test_gradients_belong_to_the_operator_that_they_are_of(network, graph):
     kernels = kernels_of(network, "train")
-    places = joined(kernels, graph)
+    places = join_kernels(kernels, graph)
     paths = {
         graph.nodes[p.node].path
         for k, p in zip(kernels, places, strict=True)
         if k.kernel == "aten::convolution_backward"
     }
     assert paths == {"left.0", "right.0"}
-    assert {p for k, p in zip(kernels, places, strict=True) if k.part == "optimizer"} == {Place()}
+    assert {p for k, p in zip(kernels, places, strict=True) if k.part == "optimizer"} == {
+        KernelOwner()
+    }
 
 
 def test_kernels_of_a_gpu_go_where_their_launching_operator_goes(network, graph):
@@ -123,15 +125,15 @@ def test_kernels_of_a_gpu_go_where_their_launching_operator_goes(network, graph)
         for name in ("sm90_gemm", "splitKreduce")
     ]
     stray = TracedKernel("Memset", (), (), None, "forward", None, 0, 1)
-    first, second, none = joined([*gpu, stray], graph)
+    first, second, none = join_kernels([*gpu, stray], graph)
     assert first == second
     assert (first.how, graph.nodes[first.node].path) == ("call", "head")
-    assert none == Place()
+    assert none == KernelOwner()
 
 
 def test_a_graph_without_calls_has_no_place(network, graph):
     kernels = kernels_of(network)
-    assert set(joined(kernels, dataclasses.replace(graph, calls=None))) == {Place()}
+    assert set(join_kernels(kernels, dataclasses.replace(graph, calls=None))) == {KernelOwner()}
 
 
 def test_the_heaviest_order_wins_over_the_longest():

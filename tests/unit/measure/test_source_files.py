@@ -10,7 +10,7 @@ import pytest
 
 from dippm.errors import SourceDroppedWarning, UnknownNameError
 from dippm.measure.readings import AbsentSource, Quantity
-from dippm.measure.sources.calls import Call, Calls, NotHere, spaced
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere, spaced
 from dippm.measure.sources.registry import NAMES, open_source, survey
 
 Q = Quantity("x_w", "W", "host", "")
@@ -194,7 +194,7 @@ def test_a_call_that_keeps_failing_is_not_tried_for_ever():
         tried.append(1)
         raise OSError("broken")
 
-    calls = Calls("test", [Call((Q,), read)])
+    calls = Calls("test", [CounterCall((Q,), read)])
     with pytest.warns(SourceDroppedWarning, match="failed 5 times"):
         reasons = [calls.read().absent["x_w"] for _ in range(9)]
     assert len(tried) == 5
@@ -210,7 +210,7 @@ def test_not_yet_is_no_failure():
         except StopIteration:
             return (1.0,)
 
-    calls = Calls("test", [Call((Q,), read)])
+    calls = Calls("test", [CounterCall((Q,), read)])
     readings = [calls.read() for _ in range(21)]
     assert readings[19].absent == {"x_w": "later"}
     assert readings[20].values == {"x_w": 1.0}

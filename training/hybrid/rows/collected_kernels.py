@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from dippm.measure.collected.kernels import Kernels
-from dippm.measure.kernels.join import joined
+from dippm.measure.kernels.join import join_kernels
 from dippm.measure.kernels.record import TracedKernel
 from dippm.model.graph.model_graph import ModelGraph, OpNode
 from training.hybrid.rows.examples import Row
@@ -34,7 +34,7 @@ def certain(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[int | No
     What is known by its module alone may be of a neighbour: neither it nor the operator that it was
     given to is a label then.
     """
-    places = joined(kernels, graph)
+    places = join_kernels(kernels, graph)
     doubtful = {place.node for place in places if place.how == "module"}
     return [
         place.node if place.how == "call" and place.node not in doubtful else None

@@ -1,4 +1,4 @@
-"""radT's listeners: its names for what is sampled, as views on our sources."""
+"""radT's listeners: its names of series, as views of our sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sources_of`: which sources listeners are views on, and whether they work here."""
+"""`sources_of`: the sources of requested listeners, checked on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dippm.measure.sources.registry import BUILT_IN, OF_A_GPU, OF_A_TREE, names,
 from dippm.runs.tracking.listeners.table import ALSO, LISTENERS, PROFILERS, Listener
 
 BETWEEN_S = 0.1
-"""Between two readings, where a source compares them; dcgmi takes a moment to begin."""
+"""Seconds between two readings of a source that compares them; dcgmi starts slowly."""
 TRIES = 20
 APPLE = "macmon"
 ATTACHED = "ncuattach"
@@ -20,20 +20,20 @@ SHORT = len("GPU-01234567")
 
 
 def sources_of(names: Sequence[str], *, devices: Sequence[str] = ("0",)) -> tuple[str, ...]:
-    """Return what listeners are views on, as `RunConfig.metrics` takes it; each works here.
+    """Return the sources of listeners, as `RunConfig.metrics` takes them; each works here.
 
     Args:
-        names: of listeners as radT spells them: "smi", "dcgmi", "top", "free", "iostat", "ps";
-            also several in one word ("smi+top"), with "@HZ" if they are to be read more rarely; or
-            of sources, which are taken as they are. "" and "-" are none.
-        devices: of listeners of a GPU: index or UUID. Of several, each has series of its own.
+        names: names of listeners as in radT: "smi", "dcgmi", "top", "free", "iostat", "ps"; several
+            may be in one word ("smi+top"), with "@HZ" if they are to be read less often. Names of
+            sources are passed through; "" and "-" are ignored.
+        devices: index or UUID of each GPU; with several, each has its own series.
 
     Returns:
-        Words of sources: "nvml", "nvml@1", or "nvml:GPU-0a1b2c3d" of one device of several.
+        Sources: "nvml", "nvml@1", or "nvml:GPU-0a1b2c3d" for one of several devices.
 
     Raises:
-        UnknownNameError: if there is no such listener.
-        ListenerError: if one cannot work here; says why.
+        UnknownNameError: if a listener does not exist.
+        ListenerError: if a listener cannot work here, with the reason.
     """
     chosen: dict[str, str] = {}
     for word in _words(names):
@@ -48,11 +48,11 @@ def sources_of(names: Sequence[str], *, devices: Sequence[str] = ("0",)) -> tupl
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise if listeners are none that DIPPM has; whether they work here is not looked at.
+    """Raise for unknown listeners, without checking whether they work here.
 
     Raises:
-        UnknownNameError: if there is no such listener.
-        ListenerError: if DIPPM does not offer it.
+        UnknownNameError: if a listener does not exist.
+        ListenerError: if DIPPM does not support it.
     """
     for word in _words(names):
         name = word.partition("@")[0]
@@ -61,10 +61,10 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def split_profiler(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Return the listeners among radT's names, and the profiler, "" for none.
+    """Split radT's names into listeners and the profiler, "" for none.
 
     Raises:
-        ListenerError: if there are several profilers, or one that DIPPM does not offer.
+        ListenerError: if there are several profilers, or an unsupported one.
     """
     words = tuple(_words(names))
     profilers = [word.casefold() for word in words if word.casefold() in PROFILERS]
@@ -86,7 +86,7 @@ def _words(names: Sequence[str]) -> Iterable[str]:
 
 
 def _known(name: str) -> str:
-    """Return the name of a source; what is neither a source nor a listener is an error."""
+    """Return the name of a source; raise if it is neither a source nor a listener."""
     folded = name.casefold()
     if folded in PROFILERS:
         raise ListenerError(
@@ -133,7 +133,7 @@ def _of_a_gpu(listener: Listener) -> bool:
 
 
 def _trial(name: str, device: str) -> str:
-    """Return why a source gives no value at all here; "" if it gives one."""
+    """Return why a source gives no value here; "" if it gives one."""
     where: dict[str, object] = {}
     if name in OF_A_GPU:
         where["device"] = device
@@ -159,7 +159,7 @@ def _may_come(reading: Readings) -> bool:
 
 
 def _short(device: str, devices: Sequence[str]) -> str:
-    """Return the beginning of a GPU's UUID, if only it begins so: series are named with it."""
+    """Return a prefix of a GPU's UUID that is unique among the devices, to name its series."""
     if not device.startswith("GPU-"):
         return device
     head = device[:SHORT]

@@ -1,7 +1,7 @@
-"""What each listener of radT stands for: sources that are sampled, and its names of their series.
+"""The listeners of radT: their sources, and radT's names of the series.
 
-A name has several series where several sources can tell the same; the first that a run has is
-taken, and is named with it. What is told of the host keeps "host." in its series' name.
+A metric has several series where several sources can give it; the first one that a run has is used,
+and named as its origin. Series of the host keep "host." in their name.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ class ListenerMetric(NamedTuple):
     """One metric of a listener.
 
     Attributes:
-        name: as radT has it; "{}" stands for what "*" stands for in the series.
-        series: full names, the preferred one first; "*" for a disk or a core.
-        unit: of the view.
-        per: units of the series in one unit of the view.
+        name: radT's name; "{}" is replaced by what "*" matches in the series.
+        series: full names of series, the preferred one first; "*" matches a disk or a core.
+        unit: unit of the metric.
+        per: units of the series in one unit of the metric.
         how: the value itself, the growth of a counter per second, or its growth since the start.
-        part_of: the value is a percentage of this series.
+        part_of: series of which the value is a percentage.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Listener(NamedTuple):
     """One listener.
 
     Attributes:
-        sources: that are sampled; of those in one inner tuple, the first that works here.
-        needs: a source of which a value must be had, else the listener cannot work.
-        metrics: of it.
+        sources: sources to sample; of an inner tuple, the first that works here.
+        needs: sources of which at least one must give a value.
+        metrics: metrics of the listener.
     """
 
     sources: tuple[tuple[str, ...], ...]
@@ -46,7 +46,7 @@ class Listener(NamedTuple):
 
 
 UNITS = ("gpm", "dcgm")
-"""Sources that tell how busy the units of a GPU are."""
+"""Sources with the activity of a GPU's units."""
 MOVED = ("read_mb", "written_mb")
 
 
@@ -137,6 +137,6 @@ LISTENERS = {
     "ps": Listener((("cores",), ("processes",), ("tree",), ("host",)), ("cores",), PS),
 }
 ALSO = {"dcgm": "dcgmi", "nvidia-smi": "smi"}
-"""Spellings that radT's documents have besides."""
+"""Alternative spellings in radT's documentation."""
 PROFILERS = ("nsys", "nsysraw", "ncu", "ncuraw", "ncuattach")
 NAMES = tuple(LISTENERS)

@@ -1,4 +1,4 @@
-"""`named_series`: the series of a run under radT's names and in its units."""
+"""`named_series`: the series of a run with radT's names and units."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TOTAL = "total"
 
 @dataclass(frozen=True, slots=True)
 class ListenerSeries:
-    """One series under radT's name.
+    """One series with radT's name.
 
     Attributes:
-        name: for instance "SMI - Power Draw"; of one device of several with it: "... [1]".
-        origin: full name of the series that it is a view on: "gpm.sm_active_percent".
-        unit: of the values.
-        scope: whose it is: "tree", "host", "device" or "slice".
+        name: radT's name, for instance "SMI - Power Draw"; with several devices "... [1]".
+        origin: full name of the series that it is derived from: "gpm.sm_active_percent".
+        unit: unit of the values.
+        scope: what is measured: "tree", "host", "device" or "slice".
         time_ns: monotonic time of each reading, int64, [n].
-        values: float64, [n]; NaN where there was none, never 0 or -1.
-        reason: why values are missing, "" if none is.
+        values: float64, [n]; NaN where absent, never 0 or -1.
+        reason: reason for missing values, "" if there are none.
     """
 
     name: str
@@ -40,14 +40,14 @@ class ListenerSeries:
 def named_series(
     columns: Iterable[Column], listeners: Iterable[str] = ()
 ) -> tuple[ListenerSeries, ...]:
-    """Return what listeners of radT would have told of a run.
+    """Return the series that radT's listeners would have recorded of a run.
 
     Args:
-        columns: of the run, `StoredRun.columns`.
-        listeners: by radT's names; by default all that the run has series of.
+        columns: series of the run, `StoredRun.columns`.
+        listeners: radT's names; by default all that the run has series for.
 
     Raises:
-        ListenerError: if one was named of which the run has no series.
+        ListenerError: if the run has no series of a named listener.
     """
     wanted = tuple(listeners)
     held = tuple(columns)
@@ -107,10 +107,11 @@ def _named(
 
 
 def _rate(time_ns: Any, values: Any) -> tuple[Any, Any]:
-    """Return the growth per second between readings that differ, at the later of two.
+    """Return the growth per second between distinct readings, at the later of the two.
 
-    A reading that repeats another says nothing new: counters are read more rarely than they are
-    asked. One that stands still to the end has the rate 0 there.
+    Repeated readings are skipped: counters are updated less often than they are read. A counter
+        that
+    stands still to the end has the rate 0 there.
     """
     import numpy as np
 

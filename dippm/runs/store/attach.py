@@ -1,11 +1,11 @@
-"""Attach folders of runs to the store, in a process of its own.
+"""Attach folders of runs to the store, in a separate process.
 
     python -m dippm.runs.store.attach FOLDER [--store URI]
     python -m dippm.runs.store.attach --all
     python -m dippm.runs.store.attach SPOOL --key KEY --turn DESCRIPTOR
 
-Who keeps a run becomes the last of these when nothing is measured any more, so that no workload
-imports the store and no measurement has it beside it; see `dippm.runs.store.attach_lock`.
+The sidecar of a run becomes the last of these when nothing is measured any more, so that no
+workload imports the store and no measurement runs beside it; see `dippm.runs.store.attach_lock`.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from dippm.runs.store.stored_run import StoredRun
 
 MARK = "attached.json"
 SILENT_S = 15.0
-"""A run without an end whose process is gone is lost once it was silent for so long."""
+"""A run without an end whose process is gone counts as lost after this much silence."""
 KEEP_S = 3600.0
-"""How long a folder stays after it was attached, for whoever still reads it."""
+"""How long an attached folder stays, for programs that still read it."""
 BATCH, BATCH_BYTES = 50, 2**25
-"""Runs, and bytes of their samples, that are attached together."""
+"""Most runs, and bytes of their samples, to attach together."""
 BATCH_BESIDE = 8
-"""Runs in a transaction at the lowest priority: MLflow in a workload waits 20 s for a file, and
-where processors are busy 10 ms of work can take a second."""
+"""Most runs in a transaction at the lowest priority: MLflow in a workload waits 20 s for the file,
+and on a busy machine 10 ms of work can take a second."""
 STAY = "They wait in the spool; the next `dippm runs` attaches them."
 USAGE = "usage: python -m dippm.runs.store.attach (FOLDER | --all) [--store URI]\n"
 
 
 @dataclass(slots=True)
 class AttachResult:
-    """What became of the folders of a spool.
+    """The result of attaching the folders of a spool.
 
     Attributes:
-        attached: now in a store.
-        waiting: still in the spool, with the reason.
-        running: runs that go on.
-        attaching: those of `waiting` that somebody else attaches now, with the store's address.
+        attached: runs that are now in a store.
+        waiting: folders that stay in the spool, with the reason.
+        running: folders of runs in progress.
+        attaching: folders in `waiting` that another process is attaching, with the store's address.
     """
 
     attached: list[StoredRun] = field(default_factory=list)
@@ -65,10 +65,10 @@ class AttachResult:
 
 
 def attach(folder: Path, store: str | None = None) -> StoredRun:
-    """Attach one folder and mark it; the store is the one given, else the one it was meant for.
+    """Attach a folder and mark it; the default store is the one that it was meant for.
 
     Raises:
-        RunError: if it holds no run.
+        RunError: if the folder holds no run.
         StoreError: if the store cannot be reached or written.
     """
     opened = open_store(store or read_folder(folder).start.store or None)
@@ -78,7 +78,7 @@ def attach(folder: Path, store: str | None = None) -> StoredRun:
 
 
 def attached_to(folder: Path) -> str:
-    """Return the address of the store that a folder was attached to last, "" if it waits."""
+    """Return the address of the store that holds the run of a folder, "" if there is none."""
     try:
         return str(json.loads((folder / MARK).read_bytes())["store"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -86,11 +86,11 @@ def attached_to(folder: Path) -> str:
 
 
 def attach_all(root: Path | None = None, store: str | None = None) -> AttachResult:
-    """Attach every run of a spool that has ended, each to the store that it was meant for.
+    """Attach every ended run of a spool, each to the store that it was meant for.
 
     Args:
-        root: the spool, by default that of the user.
-        store: where runs go that were meant for no store.
+        root: folder of the spool, by default that of the user.
+        store: store of runs that name none.
     """
     replayed = AttachResult()
     meant: dict[str, list[Path]] = {}
@@ -118,19 +118,19 @@ def attach_all(root: Path | None = None, store: str | None = None) -> AttachResu
 
 
 def serve(root: Path, key: str, turn: int) -> None:
-    """Attach what shall go to the store of this environment, also what comes meanwhile.
+    """Attach requested folders to the store of this environment, new requests included.
 
     Args:
-        root: the spool.
-        key: of the store, as `turn.request_attach` gave it in this environment.
-        turn: as `claim_turn` gave it.
+        root: folder of the spool.
+        key: key of the store, as `attach_lock.request_attach` returned it in this environment.
+        turn: descriptor that `claim_turn` returned.
 
     Raises:
-        RunError: if some could not be attached; the next turn tries them again.
+        RunError: if some folders could not be attached; the next process tries them again.
     """
     end = time.monotonic() + PATIENCE_S
     replayed = AttachResult()
-    tried: set[Path] = set()  # marks cannot be written on a full disk
+    tried: set[Path] = set()  # in memory, since a full disk takes no marks
 
     def left() -> list[Path]:
         return [f for f in requested_folders(root, key) if f not in tried and not _is_done(f)]
@@ -144,7 +144,7 @@ def serve(root: Path, key: str, turn: int) -> None:
             if is_any_live():
                 wait_until_quiet(end)
         os.close(mine)
-        # Who asked before that found it our turn and went; who asks now takes it.
+        # A request made before the release found the lock held and left; look for it once more.
         mine = claim_turn(root, key) if left() else None
     if replayed.waiting:
         raise RunError("; ".join(replayed.waiting.values()), STAY)
@@ -158,7 +158,7 @@ def _is_done(folder: Path) -> bool:
 
 
 def _attach_batch(folders: list[Path], replayed: AttachResult) -> None:
-    """Attach folders that are meant for one store."""
+    """Attach folders that are meant for the same store."""
     try:
         opened = open_store(read_folder(folders[0]).start.store or None)
     except DippmError as error:
@@ -184,7 +184,7 @@ def _attach_many(
 
 
 def _batches(folders: list[Path], most: int = BATCH) -> Iterator[list[Path]]:
-    """Yield folders, as many as can be in memory, and in one transaction, at once."""
+    """Yield batches of folders, limited by number and by size in memory."""
     batch: list[Path] = []
     left = BATCH_BYTES
     for folder in folders:
@@ -200,7 +200,7 @@ def _batches(folders: list[Path], most: int = BATCH) -> Iterator[list[Path]]:
 
 def _mark(folder: Path, store: RunStore, run: StoredRun) -> None:
     beside = folder / f".{MARK}.{os.getpid()}"
-    with contextlib.suppress(OSError):  # then it is attached again, which changes nothing
+    with contextlib.suppress(OSError):  # without a mark it is attached again, which is idempotent
         beside.write_text(json.dumps({"store": store.location.shown(), "uuid": run.uuid}))
         os.replace(beside, folder / MARK)
 
@@ -212,17 +212,17 @@ def _remove_old(folder: Path) -> None:
 
 
 def _goes_on(folder: Path, start: Start) -> bool:
-    """Return whether a run without an end may still be going on."""
+    """Return whether a run without an end may still be in progress."""
     written = max(path.stat().st_mtime for path in folder.iterdir())
     if time.time() - written < SILENT_S:
         return True
     if start.host and start.host != os.uname().nodename:
-        return True  # whoever is on that machine knows
+        return True  # only that machine can tell
     return bool(start.pid) and _started_at(start.pid) <= start.at.wall_ns / 1e9 + 1
 
 
 def _started_at(pid: int) -> float:
-    """Return when a process started, in seconds since 1970; infinity if there is none."""
+    """Return when a process started, in seconds since 1970; infinity if it does not exist."""
     import psutil
 
     try:
@@ -232,7 +232,7 @@ def _started_at(pid: int) -> float:
 
 
 def main(words: Sequence[str]) -> int:
-    """Attach as the command line says: 0 attached, 1 kept in the spool, 2 made no sense."""
+    """Attach as the command line says: 0 attached, 1 kept in the spool, 2 usage error."""
     given = list(words)
     store, key, turn = (_option(given, name) for name in ("--store", "--key", "--turn"))
     if len(given) != 1:
@@ -254,7 +254,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _option(given: list[str], name: str) -> str | None:
-    """Take an option and its value out of words; None if it is not there."""
+    """Remove an option and its value from the words; return None if it is missing."""
     if name not in given[:-1]:
         return None
     place = given.index(name)

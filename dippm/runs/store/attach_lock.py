@@ -1,15 +1,15 @@
-"""When the runs of a spool are attached: by one process for each store, beside no other run.
+"""Locks for attaching runs of a spool: one process per store, and not during other runs.
 
-What works beside a measurement is measured with it. So whoever keeps a run holds a lock while it
-goes on, which the kernel takes back however that process ends, and whoever attaches waits until
-nobody on this machine holds it. A folder that shall be attached says so before anybody looks whose
-turn it is; then the one whose turn it is attaches that folder too, and the others can go.
+Work beside a measurement would disturb it. So the sidecar of a run holds a shared lock, which the
+kernel releases however that process ends, and a process that attaches waits until no one on this
+machine holds it. A folder is marked as requested before its sidecar tries the lock of the store;
+the process that holds that lock attaches the folder too, and the others exit.
 
-    $DIPPM_SPOOL/<uuid>/.attach.key    for which store, as a number: addresses may hold passwords
-    $DIPPM_SPOOL/.attach-<key>.lock    whose turn it is, for each store
-    /tmp/dippm-live.lock               shared by all that keep a run, on this machine
+    $DIPPM_SPOOL/<uuid>/.attach.key    hash of the requested store: addresses may hold passwords
+    $DIPPM_SPOOL/.attach-<key>.lock    lock of the attaching process, one per store
+    /tmp/dippm-live.lock               shared lock of all sidecars of this machine
 
-Standard library only: what keeps a run imports this.
+Standard library only: sidecars import this.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from dippm.runs.store.folder import START
 KEY = ".attach.key"
 LIVE_VARIABLE = "DIPPM_LIVE"
 LIVE = "/tmp/dippm-live.lock"
-"""One file for all users, since they share the processors; containers may share another."""
+"""One file for all users, since they share the CPU; containers may bind another one."""
 QUIET_S = 2.0
-"""No run may have gone on for so long: between two runs of a loop or a plan nothing begins."""
+"""Required pause without runs: bridges the gaps between the runs of a loop or plan."""
 LOOK_S = 0.25
 PATIENCE_S = 1800.0
-"""After this runs are attached although others go on, at the lowest priority."""
+"""After this time runs are attached during other runs, at the lowest priority."""
 TRIES = 20
 
 
 def hold_live() -> int | None:
-    """Say that a run goes on, until the descriptor is closed or this process ends.
+    """Mark a run as in progress until the descriptor is closed or this process ends.
 
     Returns:
-        A descriptor that children do not inherit by exec; None if nobody can be told.
+        A descriptor that exec closes; None if the lock cannot be taken.
     """
     live = _live()
     if live is None:
         return None
-    for _ in range(TRIES):  # whoever looks holds it for a moment
+    for _ in range(TRIES):  # `is_any_live` holds it for a moment
         with contextlib.suppress(OSError):
             fcntl.flock(live, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return live
@@ -57,7 +57,7 @@ def hold_live() -> int | None:
 
 
 def is_any_live() -> bool:
-    """Return whether a run goes on on this machine."""
+    """Return whether a run is in progress on this machine."""
     live = _live()
     if live is None:
         return False
@@ -65,7 +65,7 @@ def is_any_live() -> bool:
         fcntl.flock(live, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # a file system without locks
+    except OSError:  # no locks on this file system
         return False
     finally:
         os.close(live)
@@ -73,11 +73,11 @@ def is_any_live() -> bool:
 
 
 def wait_until_quiet(end: float, is_live: Callable[[], bool] = is_any_live) -> None:
-    """Wait until no run has gone on for `QUIET_S`.
+    """Wait until no run has been in progress for `QUIET_S`.
 
     Args:
-        end: moment of `time.monotonic()` after which nothing is waited for.
-        is_live: says whether one goes on.
+        end: time of `time.monotonic()` after which to stop waiting.
+        is_live: returns whether a run is in progress.
     """
     quiet_since = time.monotonic()
     while (now := time.monotonic()) < end:
@@ -89,11 +89,11 @@ def wait_until_quiet(end: float, is_live: Callable[[], bool] = is_any_live) -> N
 
 
 def request_attach(folder: Path) -> str:
-    """Say that a run shall be attached to the store of this environment; return that store's key.
+    """Request attaching a run to the store of this environment; return the store's key.
 
     Raises:
         OSError: if the folder cannot be read or written.
-        ValueError: if it holds no run.
+        ValueError: if the folder holds no run.
     """
     from dippm.runs.store.location import ARTIFACTS_VARIABLE, locate_store
 
@@ -101,7 +101,7 @@ def request_attach(folder: Path) -> str:
     try:
         location = locate_store(given or None)
         words = [location.uri, location.artifacts]
-    except StoreError:  # who attaches it says why
+    except StoreError:  # reported when attaching
         words = [given, os.environ.get(ARTIFACTS_VARIABLE)]
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
     (folder / KEY).write_text(key)
@@ -109,7 +109,7 @@ def request_attach(folder: Path) -> str:
 
 
 def requested_folders(root: Path, key: str) -> list[Path]:
-    """Return the folders of a spool that shall be attached to a store."""
+    """Return the folders of a spool that wait to be attached to a store."""
     found = []
     for file in sorted(root.glob(f"*/{KEY}")):
         with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def requested_folders(root: Path, key: str) -> list[Path]:
 
 
 def claim_turn(root: Path, key: str) -> int | None:
-    """Return the descriptor of the lock by which this process attaches; None if another one does.
+    """Return the lock descriptor that lets this process attach; None if another one holds it.
 
     Raises:
         OSError: if the spool cannot be written.
@@ -130,25 +130,25 @@ def claim_turn(root: Path, key: str) -> int | None:
     except BlockingIOError:
         os.close(turn)
         return None
-    except OSError:  # a file system without locks: the store's own transactions are left
+    except OSError:  # no locks on this file system: rely on the store's transactions
         pass
     return turn
 
 
 def lower_priority() -> None:
-    """Let everybody else on this machine go first."""
+    """Give all other processes of this machine precedence."""
     with contextlib.suppress(OSError):
         os.nice(19)
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    # Priorities count inside of a session where Linux shares out by sessions.
+    # Nice values count only within a session where Linux groups by session.
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as group:
         group.write("19")
 
 
 def _live() -> int | None:
     path = os.environ.get(LIVE_VARIABLE) or LIVE
-    # It may be another user's, and whatever lies there must not be waited for.
+    # It may be another user's file: do not follow links or block on a pipe.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     for more in (0, os.O_CREAT):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""`connect`: the runs of a location, with a schema that is there, and errors of ours."""
+"""`connect`: open the runs of a store, with its schema in place and our own errors."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ PATIENCE = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "PGCONNECT_TIMEOUT": "10",
 }
-"""What waits longer by default; the spool keeps a run, so nobody has to wait for a store."""
+"""MLflow's timeouts, shortened: the spool keeps a run, so nothing has to wait for a store."""
 INSTALL = "Install it: pip install 'dippm[track]'."
 DRIVERS = {"boto3": "boto3", "psycopg": "'dippm[postgresql]'", "psycopg2": "psycopg2-binary"}
-"""What some places need besides."""
+"""Additional packages that some stores need."""
 LOCKS = {
     "postgresql": "SELECT pg_advisory_lock(7227716)",
     "mysql": "SELECT GET_LOCK('dippm', 60)",
@@ -49,27 +49,27 @@ LATER = "The run is kept; `dippm runs --attach` tries again."
 
 
 class Runs(Protocol):
-    """Runs in MLflow as `RunStore` reads and writes them: `Tables`, or `ThroughMlflow`.
+    """Access of `RunStore` to runs in MLflow: `Tables` or `ThroughMlflow`.
 
-    Whatever is written again is as if it was written once. Each raises what its driver or MLflow
-    raises; `failures_of` makes a `StoreError` of it.
+    All writes are idempotent. Methods raise the errors of the driver or of MLflow; `failures_of`
+    turns them into a `StoreError`.
     """
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """Write all that is written inside, or nothing, where that can be."""
+        """Write everything inside atomically, if the store supports it."""
         ...
 
     def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[RunEntry]:
         """Yield runs, newest first.
 
         Args:
-            clauses: which have to hold, all of them.
-            experiment: the exact name of one.
+            clauses: conditions that all have to hold.
+            experiment: exact name of an experiment.
         """
         ...
 
     def create(self, experiment: str, start_ms: int, tags: Mapping[str, str], name: str) -> str:
-        """Create a run and return its id; an experiment that is missing is made."""
+        """Create a run, and its experiment if missing; return its id."""
         ...
 
     def log(
@@ -79,28 +79,28 @@ class Runs(Protocol):
         params: Mapping[str, str],
         tags: Mapping[str, str],
     ) -> None:
-        """Write metrics, params and tags of a run; of a tag the last counts."""
+        """Write metrics, params and tags of a run; a later tag of the same name wins."""
         ...
 
     def end(self, id_: str, status: str, end_ms: int) -> None:
-        """Say how a run ended, in MLflow's words, and when, in milliseconds since 1970."""
+        """Record MLflow's status of an ended run, and the time in milliseconds since 1970."""
         ...
 
     def delete(self, id_: str) -> None:
-        """Take a run off the list."""
+        """Delete a run, as MLflow does."""
         ...
 
     def put(self, id_: str, folder: Path, under: str = "") -> None:
-        """Keep the files of a folder as artifacts of a run, under a folder of them."""
+        """Store the files of a folder as artifacts of a run, in a subfolder of them."""
         ...
 
     def fetch(self, id_: str, path: str, into: Path) -> Path | None:
-        """Return a copy of an artifact, a file or a folder, in a folder; None if there is none."""
+        """Copy an artifact, a file or a folder, into a folder; return None if it does not exist."""
         ...
 
 
 class StoreNotInstalledError(StoreError, ImportError):
-    """The libraries of the store are missing."""
+    """The libraries of the store are not installed."""
 
 
 def connect(location: StoreLocation) -> Runs:
@@ -124,13 +124,13 @@ def connect(location: StoreLocation) -> Runs:
         _hush()
         is_database = location.file is None and location.artifacts is not None
         with _alone_in(location.uri) if is_database else contextlib.nullcontext():
-            client = MlflowClient(tracking_uri=location.uri)  # which makes the tables
+            client = MlflowClient(tracking_uri=location.uri)  # creates the tables
         return tables_of(location) or ThroughMlflow(location, client)
 
 
 @contextlib.contextmanager
 def failures_of(location: StoreLocation, verb: str) -> Iterator[None]:
-    """Turn what MLflow and the libraries below it raise into our error."""
+    """Turn errors of MLflow and of the libraries below it into a `StoreError`."""
     try:
         yield
     except (StoreError, UnknownNameError):
@@ -139,7 +139,7 @@ def failures_of(location: StoreLocation, verb: str) -> Iterator[None]:
         named = error.name or str(error)
         hint = f"Install it: pip install {DRIVERS[named]}." if named in DRIVERS else INSTALL
         raise StoreNotInstalledError(f"the store of runs needs {named}", hint) from error
-    except Exception as error:  # MLflow lets those of databases, HTTP and S3 through
+    except Exception as error:  # errors of databases, HTTP and S3 pass through MLflow
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         hint = LATER
         if "schema" in str(error) and "upgrade" in str(error):
@@ -148,11 +148,12 @@ def failures_of(location: StoreLocation, verb: str) -> Iterator[None]:
 
 
 def _make_file(path: Path, location: StoreLocation) -> None:
-    """Make the tables of a SQLite file where it is, all of them or none.
+    """Create the tables in a SQLite file, atomically.
 
-    MLflow in the workload may open the same new file at any moment, so it is never replaced: the
-    tables are made elsewhere and written in one transaction, under the lock by which MLflow's own
-    processes wait for each other.
+    MLflow in the workload may open the same new file at any time, so the file is never replaced:
+        the
+    tables are created elsewhere and written in one transaction, under the lock that MLflow's own
+    processes use.
     """
     if _is_begun(path):
         return
@@ -160,13 +161,13 @@ def _make_file(path: Path, location: StoreLocation) -> None:
     kept = _kept_tables()
     with stage("making the tables of a new store, once"):
         if kept is not None and kept.exists():
-            with contextlib.suppress(sqlite3.DatabaseError):  # a damaged one is made anew
+            with contextlib.suppress(sqlite3.DatabaseError):  # a damaged cache is created anew
                 _write_tables(kept, path, location)
                 return
         with tempfile.TemporaryDirectory(prefix="dippm-store-") as scratch:
             part = Path(scratch) / "part.db"
             try:
-                # Nobody waits meanwhile: at the lowest priority it can take minutes.
+                # Without holding a lock: at the lowest priority this can take minutes.
                 _make_tables(f"sqlite:///{part}", location.artifacts or "")
             finally:
                 _mlflow_lock(f"sqlite:///{part}").unlink(missing_ok=True)
@@ -176,9 +177,9 @@ def _make_file(path: Path, location: StoreLocation) -> None:
 
 
 def _kept_tables() -> Path | None:
-    """Return where the tables that the installed MLflow makes are kept: to make them takes seconds.
+    """Return the path of cached tables of the installed MLflow: creating them takes seconds.
 
-    None if nobody can tell which MLflow that is.
+    None if the version of MLflow is unknown.
     """
     from importlib.metadata import PackageNotFoundError, version
 
@@ -191,16 +192,16 @@ def _kept_tables() -> Path | None:
 
 
 def _keep(part: Path, kept: Path) -> None:
-    """Keep tables for the next store, whole or not at all."""
+    """Cache tables for the next store, atomically."""
     beside = kept.with_suffix(f".{os.getpid()}.part")
-    with contextlib.suppress(OSError):  # then they are made again
+    with contextlib.suppress(OSError):  # without a cache they are created again
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(part, beside)
         os.replace(beside, kept)
 
 
 def _is_begun(path: Path) -> bool:
-    """Return whether somebody has made tables in a file; MLflow makes those that are missing."""
+    """Return whether a file has tables; MLflow creates the missing ones."""
     if not path.exists() or not path.stat().st_size:
         return False
     with path.open("rb") as file:
@@ -211,7 +212,7 @@ def _is_begun(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _mlflow_waits(path: Path, location: StoreLocation) -> Iterator[None]:
-    """Hold MLflow's locks of a file, one for each spelling of its address that is in use here."""
+    """Hold MLflow's locks of a file, one for each spelling of its address in use here."""
     spellings = {location.uri}
     given = os.environ.get(STORE_VARIABLE, "")
     with contextlib.suppress(StoreError):
@@ -224,13 +225,13 @@ def _mlflow_waits(path: Path, location: StoreLocation) -> Iterator[None]:
 
 
 def _mlflow_lock(uri: str) -> Path:
-    """Return the file that MLflow locks while it makes the tables of an address."""
+    """Return the lock file of MLflow for creating the tables of an address."""
     digits = hashlib.md5(uri.encode(), usedforsecurity=False).hexdigest()
     return Path(tempfile.gettempdir()) / f"db_init_lock-{digits}"
 
 
 def _write_tables(part: Path, path: Path, location: StoreLocation) -> None:
-    """Copy tables into a file in one transaction, unless somebody has begun to make some."""
+    """Copy tables into a file in one transaction, unless another process has created some."""
     with (
         _mlflow_waits(path, location),
         contextlib.closing(sqlite3.connect(part)) as made,
@@ -241,7 +242,7 @@ def _write_tables(part: Path, path: Path, location: StoreLocation) -> None:
             for statement in made.iterdump():
                 if statement not in ("BEGIN TRANSACTION;", "COMMIT;"):
                     new.execute(statement)
-            # MLflow's first experiment, of whoever made the tables.
+            # The first experiment belongs to the process that created the tables.
             told = (f"{location.artifacts}/0", time.time_ns() // 1_000_000)
             new.execute(
                 "UPDATE experiments SET artifact_location = ?1, creation_time = ?2,"
@@ -260,14 +261,14 @@ def _make_tables(uri: str, artifacts: str) -> None:
 
 def _hush() -> None:
     for name in ("mlflow", "alembic", "sqlalchemy"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are ours to tell
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # we report errors ourselves
 
 
 @contextlib.contextmanager
 def _alone_in(uri: str) -> Iterator[None]:
-    """Keep others from making the tables at the same moment, where the database has such locks.
+    """Lock table creation against other processes, in databases with such locks.
 
-    It connects first, and once: MLflow itself tries for minutes.
+    It connects first, and only once: MLflow itself would retry for minutes.
     """
     from sqlalchemy import create_engine, text
 

@@ -19,12 +19,12 @@ class Column:
 
     Attributes:
         series: full name, "<source>.<quantity>".
-        unit: of its values.
-        scope: whose it is.
-        counter: whether it only grows.
-        time_ns: monotonic, int64, [n]; each column has its own.
-        values: float64, [n]; NaN where there was no value.
-        reasons: (time_ns, reason) from when on it was absent, in order.
+        unit: unit of the values.
+        scope: what is measured, see `dippm.measure.readings.Quantity`.
+        counter: whether the values are cumulative.
+        time_ns: monotonic time, int64, [n]; each column has its own.
+        values: float64, [n]; NaN where absent.
+        reasons: (time_ns, reason) of each start of an absence, in order.
     """
 
     series: str
@@ -37,16 +37,17 @@ class Column:
 
     @property
     def source(self) -> str:
-        """Name of its source."""
+        """Name of the source."""
         return self.series.partition(".")[0]
 
 
 def read_columns(files: Iterable[Path]) -> tuple[list[Column], list[str]]:
-    """Return the columns of all files of samplers of a run, and what could not be read.
+    """Return the columns of all sampler files of a run, and remarks on unreadable parts.
 
-    A sampler that was started anew wrote a further file: columns of one name are joined in order
-    of time. Sources of several devices are told apart: "nvml:1". A damaged file loses what is
-    damaged, and a remark says so.
+    A restarted sampler writes another file: columns of the same name are joined in order of time.
+    Sources of several devices have separate names: "nvml:1". Of a damaged file only the damaged
+        part is
+    lost, with a remark.
     """
     from dippm.measure.sampler_file import read
 
@@ -88,7 +89,7 @@ def _columns(source: str, series: Series) -> Iterator[Column]:
 
 
 def _device(file: Path) -> str:
-    """Return the device that a sampler of one was named after: samples-PID-NUMBER-DEVICE."""
+    """Return the device in the name of a sampler's file: samples-PID-NUMBER-DEVICE."""
     return "-".join(file.stem.split("-")[3:])
 
 

@@ -1,13 +1,13 @@
-"""The folder of a run: everything is written here first, whatever becomes of the store.
+"""The folder of a run: everything is written here first, independently of the store.
 
-    start.json       `Start`, whole at any moment
-    events.jsonl     spans, values, params and tags, a line each, appended
-    samples-*.dippm  of samplers, see `dippm.measure.sampler_file`
-    artifacts/       copies of files that the run told of
-    end.json         `End`, written once; missing while the run goes on, or if it was killed
+    start.json       `Start`, replaced atomically
+    events.jsonl     spans, values, params and tags, one line each, append-only
+    samples-*.dippm  samples, see `dippm.measure.sampler_file`
+    artifacts/       copies of files that the run stored
+    end.json         `End`, written once; missing during the run, or if it was killed
 
-A line is one write to a file opened for appending, so threads and processes may share it, and a
-crash loses at most the line in flight. Standard library only: workloads import this.
+A line is a single write to a file opened for appending, so threads and processes may share it, and
+a crash loses at most the line in flight. Standard library only: workloads import this.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Kind = TypeVar("Kind")
 
 
 def spool() -> Path:
-    """Return the folder of folders of runs: `$DIPPM_SPOOL`, or one of the user's state."""
+    """Return the parent of the runs' folders: `$DIPPM_SPOOL`, or one in the user's state."""
     given = os.environ.get(SPOOL_VARIABLE)
     if given:
         return Path(given).expanduser()
@@ -51,14 +51,14 @@ def spool() -> Path:
 
 
 class RunFolder:
-    """Writes one run.
+    """Writer of one run.
 
     Attributes:
-        path: the folder.
+        path: path of the folder.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the folder of a run that was started, from any process of it."""
+        """Open the folder of a started run, from any of its processes."""
         self.path = path
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._events = os.open(path / EVENTS, flags, 0o666)
@@ -68,7 +68,7 @@ class RunFolder:
         """Create the folder of a run under `root`, by default the spool.
 
         Raises:
-            OSError: if it cannot be written, or if there is one of this uuid.
+            OSError: if it cannot be written, or if this uuid already has one.
         """
         path = (root or spool()) / start.uuid
         path.mkdir(parents=True)
@@ -77,7 +77,7 @@ class RunFolder:
         return folder
 
     def start(self, start: Start) -> None:
-        """Say how the run started, once more when the process is known that does the work.
+        """Record the start of the run, again when the working process is known.
 
         Raises:
             OSError: if it cannot be written.
@@ -85,7 +85,7 @@ class RunFolder:
         _write_whole(self.path / START, {"version": VERSION, **as_json(start)})
 
     def span(self, span: Span) -> None:
-        """Append a span; of one id the last counts, so an open one may be closed later."""
+        """Append a span; a later line of the same id wins, so an open span is closed by another."""
         self._append({"span": _short(as_json(span))})
 
     def value(self, value: Value) -> None:
@@ -99,20 +99,20 @@ class RunFolder:
         tags: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Append params, tags or what the run depends on; of one name the last counts."""
+        """Append params, tags or environment; a later value of the same name wins."""
         given = {"params": params, "tags": tags, "environment": environment}
         self._append({kind: dict(texts) for kind, texts in given.items() if texts})
 
     def artifact(self, source: Path, under: str = "") -> None:
-        """Keep a copy of a file or folder as it is now; of one name the last counts.
+        """Store a copy of a file or folder as it is now, replacing one of the same name.
 
         Args:
-            source: the file or folder.
-            under: folder that it goes into, relative.
+            source: file or folder.
+            under: relative path of the destination folder.
 
         Raises:
-            ValueError: if `under` leads out of the run.
-            OSError: if it cannot be read, or the copy not be written.
+            ValueError: if `under` leaves the run's folder.
+            OSError: if the source cannot be read or the copy cannot be written.
         """
         import shutil
 
@@ -126,7 +126,7 @@ class RunFolder:
             shutil.copyfile(source, into / source.name)
 
     def end(self, end: End) -> None:
-        """Say how the run ended.
+        """Record how the run ended.
 
         Raises:
             OSError: if it cannot be written.
@@ -134,21 +134,21 @@ class RunFolder:
         _write_whole(self.path / END, as_json(end))
 
     def first_id(self) -> int:
-        """Return the first of `IDS` ids of spans that no other call gives, in any process.
+        """Return the first of `IDS` span ids that are unique across all processes.
 
         Raises:
             OSError: if nothing can be written.
         """
         self._append({"process": os.getpid()})
-        return os.lseek(self._events, 0, os.SEEK_CUR) * IDS  # the end of a line is of one line
+        return os.lseek(self._events, 0, os.SEEK_CUR) * IDS  # unique: no other line ends there
 
     def line(self, line: bytes) -> None:
-        """Append an event that is spelled already: one JSON object and the end of its line."""
-        if os.write(self._events, line) < len(line):  # a full disk; the next line is one again
+        """Append a serialised event: one JSON object and a newline."""
+        if os.write(self._events, line) < len(line):  # full disk: end the torn line
             os.write(self._events, b"\n")
 
     def close(self) -> None:
-        """Close the file of events; writing after it is an `OSError`."""
+        """Close the file of events; later writes raise `OSError`."""
         events, self._events = self._events, -1
         os.close(events)
 
@@ -158,16 +158,16 @@ class RunFolder:
 
 
 class RecordedRun(NamedTuple):
-    """What a folder says of a run.
+    """The contents of a run's folder.
 
     Attributes:
-        path: the folder.
-        start: how it started, with what was said later of params, tags and environment.
-        spans: in the order of their ids.
-        values: in the order they were told.
+        path: path of the folder.
+        start: start of the run, with params, tags and environment added later.
+        spans: spans in the order of their ids.
+        values: values in the order of logging.
         samples: files of samplers.
-        end: None while it goes on, or if nobody could write it.
-        damaged_lines: of events that could not be read.
+        end: end of the run; None while it is in progress, or if it was not recorded.
+        damaged_lines: number of unreadable lines of events.
     """
 
     path: Path
@@ -180,10 +180,10 @@ class RecordedRun(NamedTuple):
 
 
 def read_folder(path: Path) -> RecordedRun:
-    """Read the folder of a run, also while it is written or after a crash.
+    """Read the folder of a run, even while it is being written or after a crash.
 
     Raises:
-        RunError: if there is no start in it that can be read.
+        RunError: if its start is missing or unreadable.
     """
     try:
         held = _json(_bytes(path / START))
@@ -230,13 +230,13 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def start_of(held: Mapping[str, Any]) -> Start:
-    """Return how a run started, as `as_json` spells it; what it raises, see `checked`."""
+    """Return the start of a run from its JSON form; raises as `checked`."""
     moment, command = checked(Moment, held["at"]), tuple(held["command"])
     return checked(Start, {**held, "at": moment, "command": command})
 
 
 def end_of(held: Mapping[str, Any]) -> End:
-    """Return how a run ended, as `as_json` spells it; what it raises, see `checked`."""
+    """Return the end of a run from its JSON form; raises as `checked`."""
     return checked(End, {**held, "at": checked(Moment, held["at"])})
 
 
@@ -248,7 +248,7 @@ def _end(path: Path) -> End | None:
 
 
 def _bytes(path: Path) -> bytes:
-    """Return what a file holds; another kind of entry, as a pipe, is not waited for."""
+    """Return the content of a file, without blocking on other entries such as pipes."""
     if not is_regular(path) and path.exists():
         raise OSError(f"{path.name} is no file")
     return path.read_bytes()
@@ -262,13 +262,13 @@ def _json(text: bytes) -> Any:
 
 
 def checked(kind: Callable[..., Kind], held: Mapping[str, Any]) -> Kind:
-    """Return a record of what was read, whose fields are of the types that its readers count on.
+    """Return a record of parsed data after checking the type of each field.
 
     Raises:
-        ValueError: if one is not.
-        KeyError: if it has a field that is not known.
-        TypeError: if it lacks one, or is no record.
-        AttributeError: if it is no record.
+        ValueError: if a field has another type.
+        KeyError: if a field is unknown.
+        TypeError: if a field is missing, or the data is not a mapping.
+        AttributeError: if the data is not a mapping.
     """
     for name, value in held.items():
         if not _FIELDS[name](value):
@@ -297,7 +297,7 @@ def _is_number_or_none(value: Any) -> bool:
 
 
 def _are_floats(data: Any) -> bool:
-    """Return whether all whole numbers in plain data can be floats, which readers draw and mean."""
+    """Return whether all integers in plain data fit into a float, as readers expect."""
     left = [data]
     while left:
         item = left.pop()
@@ -336,11 +336,11 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "at": lambda value: isinstance(value, Moment),
     "data": lambda value: _are_floats(value),
 }
-"""What the fields of records hold, by their names, which mean the same in each."""
+"""Check of each field by its name, which means the same in all records."""
 
 
 def _short(held: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is empty; reading fills it in."""
+    """Leave out empty fields; reading fills them in."""
     return {
         name: value
         for name, value in held.items()
@@ -349,7 +349,7 @@ def _short(held: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_whole(path: Path, document: dict[str, Any]) -> None:
-    """Write a document so that a reader finds all of it or none."""
+    """Write a document atomically."""
     beside = path.with_suffix(f".{os.getpid()}.part")
     with open(beside, "x", encoding="utf-8") as file:
         json.dump(document, file, indent=1, default=str)

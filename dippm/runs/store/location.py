@@ -1,9 +1,9 @@
-"""Where a store is: its address, and where its artifacts go.
+"""The location of a store: its address, and that of its artifacts.
 
-sqlite:////home/me/runs.db     a file, by default that of the user; artifacts beside it
+sqlite:////home/me/runs.db     a file, by default the user's; artifacts in a folder beside it
 postgresql://...               a database; artifacts at $MLFLOW_DEFAULT_ARTIFACT_ROOT
-https://...                    an MLflow server, which knows where
-runs.db                        a path is a SQLite file
+https://...                    an MLflow server, which manages its artifacts
+runs.db                        a path means a SQLite file
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HINT = "Name a store: --store runs.db, postgresql://USER@HOST/NAME or https://HO
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """An address that was understood.
+    """A parsed address.
 
     Attributes:
-        uri: as MLflow takes it.
-        file: the SQLite file, None for any other store.
-        artifacts: where artifacts of new experiments go; None if a server decides.
+        uri: address in MLflow's form.
+        file: path of the SQLite file, None for other stores.
+        artifacts: location of the artifacts of new experiments; None if a server decides.
     """
 
     uri: str
@@ -36,11 +36,11 @@ class StoreLocation:
     artifacts: str | None = None
 
     def shown(self) -> str:
-        """Return the address without a password, for people."""
+        """Return the address without its password."""
         return re.sub(r"^([\w.+-]*://[^/@:]*):[^@]*@", r"\1:***@", self.uri)
 
     def is_new(self) -> bool:
-        """Return whether it is a file that nobody has made yet: it holds no runs."""
+        """Return whether it is a file that does not exist yet."""
         if self.file is None:
             return False
         try:
@@ -48,18 +48,18 @@ class StoreLocation:
         except FileNotFoundError:
             return True
         except OSError:
-            pass  # opening it says why
+            pass  # opening it gives the error
         return False
 
 
 def locate_store(store: str | None = None) -> StoreLocation:
-    """Return where the store is.
+    """Return the location of a store.
 
     Args:
-        store: an address or a path; by default that of `$MLFLOW_TRACKING_URI`, else the user's.
+        store: address or path; by default that of `$MLFLOW_TRACKING_URI`, else the user's file.
 
     Raises:
-        StoreError: if it is no address, or if it does not say where artifacts go.
+        StoreError: if the address is invalid, or the location of its artifacts is missing.
     """
     given = store or os.environ.get(STORE_VARIABLE) or str(_of_the_user())
     artifacts = os.environ.get(ARTIFACTS_VARIABLE) or None

@@ -1,4 +1,4 @@
-"""What of a run goes into MLflow's own tables, so that its page and its search know the run."""
+"""The metrics, params and tags of a run in MLflow's own tables, for its page and its search."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dippm.runs.store.run_contents import RunContents, points
 
 
 class LoggedMetric(NamedTuple):
-    """A number, as MLflow keeps it.
+    """A number, as MLflow stores it.
 
     Attributes:
-        key: its name.
+        key: name of the metric.
         value: any float.
         timestamp: milliseconds since 1970.
-        step: of it.
+        step: step of the metric.
     """
 
     key: str
@@ -29,10 +29,10 @@ class LoggedMetric(NamedTuple):
 
 
 def logged_metrics(gathered: RunContents) -> list[LoggedMetric]:
-    """Return what has a number.
+    """Return all numbers of a run as metrics.
 
-    Summaries are "summary/SERIES/NUMBER", copies of series "system/SERIES", and what the run told
-    has the name that it gave.
+    Summaries are named "summary/SERIES/NUMBER", copies of series "system/SERIES"; logged metrics
+    keep their names.
     """
     start = gathered.recorded.start.at.monotonic_ns
     end_ms = gathered.end.at.wall_ns // 1_000_000
@@ -60,12 +60,12 @@ def logged_metrics(gathered: RunContents) -> list[LoggedMetric]:
 
 
 def logged_params(start: Start) -> dict[str, str]:
-    """Return params."""
+    """Return the params."""
     return texts(start.params, LONGEST_PARAM)
 
 
 def logged_tags(gathered: RunContents) -> dict[str, str]:
-    """Return tags, environment and what a list shows."""
+    """Return tags, environment and the fields shown in lists."""
     start = gathered.recorded.start
     absent = {s.series: s.reason for s in gathered.summaries if not s.n}
     shown = {

@@ -1,10 +1,10 @@
-"""Raw samples as Parquet: a file per source, which any reader of Parquet understands.
+"""Raw samples as Parquet: one file per source, readable by any Parquet reader.
 
-    <source>.parquet   time_ns, and a column per quantity, null where it was absent
-    absent.parquet     series, time_ns, reason: from when on a quantity was absent, and why
+    <source>.parquet   time_ns, and one column per quantity, null where absent
+    absent.parquet     series, time_ns, reason: start of each absence, and its reason
 
-Readings of one source mostly share their times, so a sample costs what its value costs. Quantities
-of a source that were read at other times are in a file of their own, <source>_1.parquet and so on.
+Quantities of a source mostly share their times, so a sample costs only its value. Quantities that
+were read at other times are in separate files, <source>_1.parquet and so on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ABOUT = b"dippm"
 
 
 def write_samples(columns: Iterable[Column], folder: Path) -> None:
-    """Write columns to a folder, which is made.
+    """Write columns to a new folder.
 
     Raises:
         OSError: if it cannot be written.
@@ -75,10 +75,10 @@ def write_samples(columns: Iterable[Column], folder: Path) -> None:
 
 
 def _numbers(values: Any, *, nulls: bool = False) -> pyarrow.Array:
-    """Return numbers as they lie in memory, NaN as null if asked.
+    """Return numbers as an Arrow array without copying, NaN as null on request.
 
-    `pyarrow.array` imports pandas to see whether it was given something of it, which costs more
-    than to write a run.
+    `pyarrow.array` would import pandas to recognise its types, which takes longer than writing a
+    run.
     """
     import numpy as np
     import pyarrow
@@ -90,7 +90,7 @@ def _numbers(values: Any, *, nulls: bool = False) -> pyarrow.Array:
 
 
 def _texts(texts: list[str]) -> pyarrow.Array:
-    """Return texts, without pandas too."""
+    """Return texts as an Arrow array, without pandas too."""
     import numpy as np
     import pyarrow
 
@@ -104,7 +104,7 @@ def read_samples(folder: Path) -> list[Column]:
     """Read columns back.
 
     Raises:
-        RunError: if a file of it cannot be read.
+        RunError: if a file cannot be read.
     """
     from pyarrow import ArrowException, parquet
 
@@ -134,7 +134,7 @@ def read_samples(folder: Path) -> list[Column]:
 
 
 def long_table(columns: Iterable[Column]) -> pyarrow.Table:
-    """Return a row per sample: series, time_ns, value, and the reason in "absent" without one."""
+    """Return one row per sample: series, time_ns, value, and in "absent" the reason for none."""
     import numpy as np
     import pyarrow
 
@@ -156,7 +156,7 @@ def long_table(columns: Iterable[Column]) -> pyarrow.Table:
 
 
 def _reasons(column: Column) -> list[str | None]:
-    """Return the reason that held at each missing value."""
+    """Return the reason for each missing value."""
     import numpy as np
 
     missing = np.flatnonzero(np.isnan(column.values))
@@ -170,7 +170,7 @@ def _reasons(column: Column) -> list[str | None]:
 
 
 def _of_equal_times(columns: Iterable[Column]) -> list[list[Column]]:
-    """Return the columns of each source, those apart that were read at other times."""
+    """Return the columns of each source, grouped by equal times."""
     groups: dict[tuple[str, bytes], list[Column]] = {}
     for column in columns:
         groups.setdefault((column.source, column.time_ns.tobytes()), []).append(column)
@@ -178,7 +178,7 @@ def _of_equal_times(columns: Iterable[Column]) -> list[list[Column]]:
 
 
 def _file_name(source: str, taken: set[str]) -> str:
-    """Return a name of a file that is not taken, and take it; sources may come from plugins."""
+    """Reserve and return an unused file name; sources of plug-ins may have any name."""
     name = stem = source if source.isidentifier() else "source"
     number = 0
     while name.casefold() in taken:

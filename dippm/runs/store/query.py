@@ -1,4 +1,4 @@
-"""Finding runs: what a list shows of one, words, and conditions on metrics."""
+"""Queries for runs: list fields, full-text search, and conditions on metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dippm.runs.store.summary import NUMBERS
 UUID, COMPLETE, ABOUT, GROUP = "dippm.uuid", "dippm.complete", "dippm.run", "dippm.group"
 SEARCHED = ("uuid", "name", "experiment", "group", "description")
 NOT_GIVEN = ("dippm.", "mlflow.", "environment/", "absent/")
-"""How tags begin that the user did not give."""
+"""Prefixes of tags that do not come from the user."""
 SUMMARY = "summary/"
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -30,21 +30,21 @@ RELATIONS: dict[str, Callable[[float, float], bool]] = {
     "!=": operator.ne,
 }
 LONGEST = 500
-"""Characters of a condition, and of what is searched."""
+"""Most characters of a condition or search."""
 _TAIL = re.compile(r"(<=|>=|!=|==|=|<|>)\s*([-+0-9.eE]+)$")
-"""Relation and number, at the end: a name may hold the characters of a relation too."""
+"""Relation and number at the end of a condition: a name may contain relation characters too."""
 
 
 class RunEntry(NamedTuple):
-    """A run as MLflow has it.
+    """A run as MLflow stores it.
 
     Attributes:
-        id: of MLflow.
-        experiment: its name.
-        start_ms: since 1970.
-        tags: ours and others.
-        metrics: the last of each.
-        params: as they were given.
+        id: MLflow's run id.
+        experiment: name of the experiment.
+        start_ms: start in milliseconds since 1970.
+        tags: all tags.
+        metrics: last value of each metric.
+        params: params as text.
     """
 
     id: str
@@ -56,13 +56,13 @@ class RunEntry(NamedTuple):
 
 
 class Clause(NamedTuple):
-    """What has to hold of a run that is looked for.
+    """A condition on a run in a query.
 
     Attributes:
-        kind: where it is looked up.
-        name: of the tag or metric.
-        relation: as MLflow and SQL spell it.
-        value: that it is compared with.
+        kind: table to look in.
+        name: name of the tag or metric.
+        relation: operator in MLflow's and SQL's notation.
+        value: value to compare with.
     """
 
     kind: Literal["tags", "metrics"]
@@ -71,7 +71,7 @@ class Clause(NamedTuple):
     value: str | float
 
     def text(self) -> str:
-        """Return it in MLflow's language; texts are those of uuids and of `names.text`."""
+        """Return it in MLflow's filter language; values are uuids or come from `names.text`."""
         return f"{self.kind}.`{self.name}` {self.relation} {self.value!r}"
 
 
@@ -80,9 +80,9 @@ class Condition:
     """A condition on a metric of runs.
 
     Attributes:
-        metric: "SERIES.NUMBER" of a summary, or the name of a metric that was told.
-        relation: as MLflow spells it.
-        number: what it is compared with.
+        metric: "SERIES.NUMBER" of a summary, or the name of a logged metric.
+        relation: operator in MLflow's notation.
+        number: number to compare with.
     """
 
     metric: str
@@ -91,10 +91,10 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """Read a condition such as "tree.rss_mb.max > 100".
+        """Parse a condition such as "tree.rss_mb.max > 100".
 
         Raises:
-            RunError: if it is none.
+            RunError: if the text is not a condition.
         """
         check_length(text)
         plain = text.strip()
@@ -109,12 +109,12 @@ class Condition:
         return cls(metric, "=" if found[1] == "==" else found[1], number)
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a run of these metrics fulfils it; one without the metric does not."""
+        """Return whether a run's metrics meet it; a missing metric does not."""
         value = metrics.get(self.metric)
         return value is not None and RELATIONS[self.relation](value, self.number)
 
     def clause(self) -> Clause:
-        """Return it as the store asks for it."""
+        """Return it as a clause of the store."""
         series, _, number = self.metric.rpartition(".")
         is_summary = series and number in NUMBERS
         name = f"{SUMMARY}{key(series)}/{number}" if is_summary else key(self.metric)
@@ -122,7 +122,7 @@ class Condition:
 
 
 def check_length(text: str) -> None:
-    """Refuse a condition or a search that nobody would write.
+    """Refuse an unreasonably long condition or search.
 
     Raises:
         RunError: if it is longer than `LONGEST`.
@@ -137,7 +137,7 @@ def run_fields(run: RunEntry) -> dict[str, Any]:
     """Return the fields of `StoredRun` that MLflow's own tables hold.
 
     Raises:
-        RunError: if what it says of itself has other types than its readers count on.
+        RunError: if a field has an unexpected type.
     """
     tags = run.tags
     try:
@@ -166,11 +166,11 @@ def run_fields(run: RunEntry) -> dict[str, Any]:
 
 
 def holds(words: str, search: str) -> bool:
-    """Return whether the words of a run hold all that is searched, in any case."""
+    """Return whether a run's words contain all search words, ignoring case."""
     return all(word in words for word in search.casefold().split())
 
 
-@lru_cache(maxsize=4096)  # the same few of thousands of runs
+@lru_cache(maxsize=4096)  # thousands of runs share a few names
 def _shown(name: str) -> str:
     if not name.startswith(SUMMARY):
         return name

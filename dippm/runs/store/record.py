@@ -1,9 +1,9 @@
-"""What is recorded of a run: how it started, spans, values and how it ended.
+"""The records of a run: start, spans, values and end.
 
-All times are `time.monotonic_ns()` of the machine that ran it, as those of samples are; `Start` and
-`End` hold wall-clock time of the same moment.
+All times are `time.monotonic_ns()` of the machine that ran it, as in samples; `Start` and `End`
+hold the wall-clock time of the same moment.
 
-Records are tuples with names: workloads import this, and dataclasses were a quarter of the cost.
+Records are named tuples: workloads import this, and dataclasses would add a quarter of the cost.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ ValueKind = Literal[
     "time_to_accuracy",
     "timed_time_to_accuracy",
 ]
-"""What a value is, for whoever draws it. "metric" is one number, or one each step."""
+"""How a value is displayed. "metric" is a number, or one number per step."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 BESIDE = "dippm.run"
-"""Tag of MLflow's own runs of a workload: the uuid of the run that they stand beside."""
+"""Tag of MLflow's own runs of a workload: the uuid of the tracked run."""
 
 
 class Moment(NamedTuple):
     """One moment on both clocks.
 
     Attributes:
-        monotonic_ns: `time.monotonic_ns()`, which orders what happened on one machine.
+        monotonic_ns: `time.monotonic_ns()`, which orders events on one machine.
         wall_ns: `time.time_ns()`, nanoseconds since 1970.
     """
 
@@ -44,29 +44,30 @@ class Moment(NamedTuple):
 
     @classmethod
     def now(cls) -> Moment:
-        """Return this moment."""
+        """Return the current moment."""
         return cls(time.monotonic_ns(), time.time_ns())
 
 
 class Start(NamedTuple):
-    """What is known of a run when it starts.
+    """The record of a run's start.
 
     Attributes:
-        uuid: 32 hexadecimal digits; the same in the folder and in the store.
-        name: for people; any text.
-        experiment: what runs are gathered under.
-        at: when.
-        description: a sentence of the user's.
-        command: as it was given, empty for a block inside a program.
-        folder: where it was started.
+        uuid: 32 hexadecimal digits, the same in the folder and in the store.
+        name: display name; any text.
+        experiment: name of the experiment that groups runs.
+        at: time of the start.
+        description: one sentence of the user's.
+        command: command line, empty for a block inside a program.
+        folder: working directory.
         pid: root of the process tree that is sampled.
         host: name of the machine.
-        group: runs that belong together (ranks of one job, a workload of a plan); "" for none.
+        group: name shared by runs that belong together (ranks of a job, a workload of a plan); ""
+            for none.
         params: settings of the workload.
-        tags: free words.
-        environment: what the run depends on and cannot set: packages, commit, driver, hardware.
-        store: URI of the store that was asked for, "" for that of whoever attaches the run.
-        prediction: a prediction of the same work, as `Prediction.to_dict` gives it.
+        tags: free text by name.
+        environment: circumstances of the run: packages, commit, driver, hardware.
+        store: URI of the requested store, "" for that of the process that attaches the run.
+        prediction: prediction of the same work, as `Prediction.to_dict` returns it.
     """
 
     uuid: str
@@ -87,19 +88,19 @@ class Start(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A stretch of time with a name: a call, a block, a stage.
+    """A named time range: a call, a block, a stage.
 
     Attributes:
-        id: unique in the run.
-        name: of the function or block.
-        start_ns: monotonic.
-        end_ns: monotonic; None if it was never closed.
-        parent: id of the span around it, 0 for none.
-        thread: where it ran: process, thread and task are told apart.
+        id: unique number in the run.
+        name: name of the function or block.
+        start_ns: monotonic start.
+        end_ns: monotonic end; None if it was never closed.
+        parent: id of the enclosing span, 0 for none.
+        thread: label of process, thread and task.
         status: "failed" if an exception left it, "open" if it was never closed.
         error: type of the exception, "" without one.
-        values: measured over it, by full name with unit ("time_s", "tree.rss_mb").
-        absent: what was asked and could not be had, with its reason.
+        values: metrics by full name with unit ("time_s", "tree.rss_mb").
+        absent: reasons for missing metrics, by name.
     """
 
     id: int
@@ -115,17 +116,17 @@ class Span(NamedTuple):
 
 
 class Value(NamedTuple):
-    """Something that the workload told: a number, a row, a matrix.
+    """Data that the workload logged: a number, a row, a matrix.
 
     Attributes:
-        name: of the metric or tracker.
-        kind: says what `data` holds.
+        name: name of the metric or tracker.
+        kind: meaning of `data`.
         data: JSON: a number, a list, an object.
-        time_ns: monotonic, when it was told.
-        unit: of the numbers in it, "" for none.
+        time_ns: monotonic time of logging.
+        unit: unit of the numbers, "" for none.
         description: free text of the user's.
-        span: id of the span it was told in, 0 for none.
-        step: of a training, None if it was not said.
+        span: id of the span in which it was logged, 0 for none.
+        step: training step, None if it was not given.
     """
 
     name: str
@@ -139,13 +140,14 @@ class Value(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a run ended.
+    """The record of a run's end.
 
     Attributes:
-        status: "lost" if whoever should have written this was killed.
-        at: when.
-        exit_code: of a command; negative of the signal that ended it; None for a block.
-        error: type and message of what ended it, "" if nothing did.
+        status: how it ended; "lost" if it was killed before it could record that.
+        at: time of the end.
+        exit_code: exit code of a command; minus the number of a signal that ended it; None for a
+            block.
+        error: type and message of the error, "" for none.
     """
 
     status: RunStatus
@@ -155,7 +157,7 @@ class End(NamedTuple):
 
 
 def as_json(record: NamedTuple) -> dict[str, Any]:
-    """Return a record by its names, of what JSON can hold."""
+    """Return a record as a JSON-ready mapping."""
     return {name: _as_json(value) for name, value in record._asdict().items()}
 
 

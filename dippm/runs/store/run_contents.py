@@ -1,4 +1,4 @@
-"""What goes into the store of a run: its record, summaries and samples, made from its folder."""
+"""`RunContents`: what the store holds of a run, gathered from its folder."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dippm.runs.store.record import End, Moment, as_json
 from dippm.runs.store.summary import Summary, summarise
 
 MOST_POINTS = 1000
-"""Of the copy of a series: a page shows a few hundred, and MLflow takes 90 µs for each."""
+"""Most points in the copy of a series: a page shows a few hundred, and MLflow takes 90 µs each."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunContents:
-    """A run, whole.
+    """The complete data of a run.
 
     Attributes:
-        recorded: what its folder says.
-        end: how it ended; "lost" if nobody wrote that.
+        recorded: contents of its folder.
+        end: end of the run; "lost" if it was not recorded.
         columns: raw series.
-        summaries: one per series.
-        remarks: what could not be read.
+        summaries: one summary per series.
+        remarks: descriptions of unreadable parts.
     """
 
     recorded: RecordedRun
@@ -35,7 +35,7 @@ class RunContents:
     remarks: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return all but the samples as JSON."""
+        """Return everything but the samples as JSON."""
         return {
             "start": as_json(self.recorded.start),
             "end": as_json(self.end),
@@ -47,21 +47,21 @@ class RunContents:
         }
 
     def artifacts(self) -> list[str]:
-        """Return the files that the run told of, by their paths in the folder of artifacts."""
+        """Return the run's artifacts as paths relative to the folder of artifacts."""
         held = self.recorded.path / ARTIFACTS
         return sorted(p.relative_to(held).as_posix() for p in held.rglob("*") if p.is_file())
 
     def wall_ms(self, time_ns: int) -> int:
-        """Return the wall-clock time of a monotonic one, in milliseconds since 1970."""
+        """Convert a monotonic time to wall-clock time, in milliseconds since 1970."""
         at = self.recorded.start.at
         return (time_ns - at.monotonic_ns + at.wall_ns) // 1_000_000
 
 
 def gather(folder: Path) -> RunContents:
-    """Read the folder of a run that has ended.
+    """Read the folder of an ended run.
 
     Raises:
-        RunError: if it holds no run.
+        RunError: if the folder holds no run.
     """
     recorded = read_folder(folder)
     columns, remarks = read_columns(recorded.samples)
@@ -74,7 +74,7 @@ def gather(folder: Path) -> RunContents:
 
 
 def points(column: Column) -> Iterator[tuple[int, float]]:
-    """Yield (time_ns, value) at 1 Hz at most: means of a gauge, of a counter what it last said."""
+    """Yield (time_ns, value) at 1 Hz at most: means of a gauge, last values of a counter."""
     import numpy as np
 
     there = np.isfinite(column.values)
@@ -92,7 +92,7 @@ def points(column: Column) -> Iterator[tuple[int, float]]:
 
 
 def _lost(recorded: RecordedRun, columns: list[Column]) -> End:
-    """Say of a run that nobody ended that it was lost, when it was last heard of."""
+    """Return the end of a run without one: lost, at the time of its last event."""
     at = recorded.start.at
     heard = [
         at.monotonic_ns,

@@ -1,10 +1,11 @@
 """`RunStore`: runs in MLflow.
 
-A run is attached in steps that may be repeated: MLflow's run is found by its tag `dippm.uuid` or
-made with it, metrics and params of the same key and value are the same, artifacts are overwritten,
-and the tag `dippm.complete` comes last. So an attach that was killed goes on where it was, a run is
-there once, and a list shows whole runs only. Many runs are attached together where the store has
-transactions: then a batch costs little more than one run.
+A run is attached in idempotent steps: MLflow's run is found by its tag `dippm.uuid` or created with
+    it,
+equal metrics and params are not duplicated, artifacts are overwritten, and the tag `dippm.complete`
+comes last. So an interrupted attach continues where it stopped, no run is duplicated, and lists
+show complete runs only. Runs are attached in batches where the store has transactions: a batch
+then costs little more than one run.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from dippm.runs.store.stored_run import DOCUMENTS, RECORD, SAMPLES, StoredRun
 
 COMPLETED = Clause("tags", COMPLETE, "=", "1")
 KNOWN_OF = 100
-"""Runs whose metrics are named where a condition knows none."""
+"""Number of runs whose metrics are searched for a suggestion."""
 PARENT = "mlflow.parentRunId"
 TERMINAL = {"finished": "FINISHED", "interrupted": "KILLED"}
 
 
 class RunStore:
-    """Runs that were attached.
+    """The attached runs.
 
     Attributes:
-        location: where they are.
+        location: location of the store.
     """
 
     def __init__(self, location: StoreLocation, runs: Runs) -> None:
@@ -62,11 +63,11 @@ class RunStore:
         self._fetched = tempfile.TemporaryDirectory(prefix="dippm-runs-")
 
     def attach(self, folder: Path) -> StoredRun:
-        """Take a run into the store, exactly once, however often this is called or killed.
+        """Attach a run exactly once, however often this is called or interrupted.
 
         Raises:
             RunError: if the folder holds no run.
-            StoreError: if the store cannot be reached or written; the folder stays as it is.
+            StoreError: if the store cannot be reached or written; the folder is left as it is.
         """
         outcome = self.attach_many([folder])[folder]
         if isinstance(outcome, DippmError):
@@ -76,23 +77,24 @@ class RunStore:
     def attach_many(
         self, folders: Iterable[Path], *, wait: bool = True
     ) -> dict[Path, StoredRun | DippmError]:
-        """Take runs into the store together; return what became of each.
+        """Attach runs together; return the result for each.
 
         Args:
-            folders: of runs that have ended, as many as shall be in memory at once.
-            wait: for somebody else who attaches one of them; else that one is left out.
+            folders: folders of ended runs, as many as may be in memory at once.
+            wait: whether to wait for a folder that another process is attaching; else it is left
+                out.
         """
         with contextlib.ExitStack() as locks, stage("attaching runs"):
-            # In one order, so that two never wait for each other.
+            # In sorted order, so that two processes cannot deadlock.
             return self._attach([f for f in sorted(folders) if _is_alone(f, locks, wait)])
 
     def _attach(self, folders: Sequence[Path]) -> dict[Path, StoredRun | DippmError]:
-        """Attach folders that nobody else attaches; one that cannot be keeps no other back."""
+        """Attach folders whose locks are held; a failure does not affect the others."""
         outcome: dict[Path, StoredRun | DippmError] = {}
         gathered: dict[Path, RunContents] = {}
         unread: DippmError | None = None
         for folder in folders:
-            if unread is not None:  # nobody waits for a server that is gone once for each run
+            if unread is not None:  # do not wait for an unreachable server once per run
                 outcome[folder] = unread
                 continue
             try:
@@ -136,16 +138,16 @@ class RunStore:
         """Return runs, newest first.
 
         Args:
-            search: words that name, description, experiment, params, tags or uuid hold, in any
+            search: words that name, description, experiment, params, tags or uuid contain, ignoring
                 case; all of them.
-            experiment: the exact name of one.
-            status: the exact word of one.
+            experiment: exact name of an experiment.
+            status: exact status.
             where: conditions such as "tree.rss_mb.max > 100" or "loss <= 0.1".
-            limit: how many at most.
-            beside: of `run_of_folder`, listed with those of the store until it has them.
+            limit: most runs to return.
+            beside: runs of `run_of_folder`, listed too unless the store has them.
 
         Raises:
-            RunError: if a condition is none, or a text too long.
+            RunError: if a condition is invalid, or a text too long.
             UnknownNameError: if no run of the store has the metric of a condition.
             StoreError: if the store cannot be read.
         """
@@ -177,7 +179,7 @@ class RunStore:
             return runs
 
     def _check_known(self, condition: Condition) -> None:
-        """Raise if there are runs, and none has the metric of a condition."""
+        """Raise if there are runs, but none with the metric of a condition."""
         both = (replace(condition, relation=relation, number=0.0) for relation in ("<", ">="))
         for either in both:
             if next(self._runs.find([COMPLETED, either.clause()]), None) is not None:
@@ -191,14 +193,14 @@ class RunStore:
             raise UnknownNameError.of("metric of runs", condition.metric, known)
 
     def run(self, uuid: str, beside: Iterable[StoredRun] = ()) -> StoredRun:
-        """Return one run by its uuid, or by as much of its beginning as only it has.
+        """Return a run by its uuid or a unique prefix.
 
         Args:
-            uuid: of it.
-            beside: of `run_of_folder`, looked at as well.
+            uuid: uuid or prefix.
+            beside: runs of `run_of_folder`, searched too.
 
         Raises:
-            RunError: if there is none, or if there are several.
+            RunError: if there is no such run, or several.
             StoreError: if the store cannot be read.
         """
         hint = "`dippm runs` lists them."
@@ -219,13 +221,13 @@ class RunStore:
     def keep(
         self, run: StoredRun, name: str, document: Any, figures: Mapping[str, float] = NOTHING
     ) -> None:
-        """Keep a document beside a run, and key figures of it as metrics.
+        """Store a document with a run, and its key figures as metrics.
 
         Args:
-            run: of this store.
-            name: of the document, an identifier: "comparison" is `StoredRun.comparison`.
-            document: JSON.
-            figures: by name; of one name the last counts.
+            run: run of this store.
+            name: identifier of the document: "comparison" is `StoredRun.comparison`.
+            document: JSON data.
+            figures: key figures by name; a later value of the same name wins.
 
         Raises:
             StoreError: if the store cannot be written.
@@ -246,11 +248,11 @@ class RunStore:
             self._runs.log(run.id, kept, {}, {})
 
     def forget(self, run: StoredRun) -> None:
-        """Remove the local copies of a run's artifacts, for a program that reads many."""
+        """Delete the local copies of a run's artifacts, for programs that read many runs."""
         shutil.rmtree(Path(self._fetched.name) / run.id, ignore_errors=True)
 
     def _write(self, gathered: Sequence[RunContents]) -> None:
-        """Write runs: first that they are there, then their files, then all else of them."""
+        """Write runs in steps: first the entries, then artifacts, then everything else."""
         ids: dict[str, str] = {}
         with self._runs.transaction():
             for of_it in gathered:
@@ -291,12 +293,12 @@ class RunStore:
         ended_ms = gathered.end.at.wall_ns // 1_000_000
         self._runs.end(id_, TERMINAL.get(gathered.end.status, "FAILED"), ended_ms)
         for beside in self._beside(start.uuid):
-            if PARENT not in beside.tags:  # MLflow's page shows it below ours
+            if PARENT not in beside.tags:  # MLflow's page then nests it below ours
                 self._runs.log(beside.id, (), {}, {PARENT: id_})
         self._runs.log(id_, (), {}, {COMPLETE: "1"})
 
     def beside(self, run: StoredRun) -> tuple[str, ...]:
-        """Return the ids of the runs that the workload itself kept in MLflow, in this store.
+        """Return the ids of the workload's own MLflow runs in this store.
 
         Raises:
             StoreError: if the store cannot be read.
@@ -308,7 +310,7 @@ class RunStore:
         return self._runs.find([Clause("tags", BESIDE, "=", text(uuid, 64))])
 
     def _of_uuid(self, uuid: str) -> RunEntry | None:
-        """Return MLflow's run of a uuid; a request that was repeated on its way made further."""
+        """Return MLflow's run with a uuid; a retried request may have created several."""
         found = list(self._runs.find([Clause("tags", UUID, "=", text(uuid, 64))]))
         found.sort(key=lambda run: (COMPLETE not in run.tags, run.id))
         for further in found[1:]:
@@ -329,14 +331,14 @@ class RunStore:
 
 
 def run_of_folder(folder: Path) -> StoredRun:
-    """Return a run that no store has yet, from the files of its folder, as a list shows it.
+    """Return a run from the files of its folder, before it is in a store, as a list shows it.
 
     Raises:
         RunError: if the folder holds no run.
     """
     gathered = gather(folder)
     start = gathered.recorded.start
-    scratch = tempfile.TemporaryDirectory(prefix="dippm-folder-")  # as long as `fetch` is held
+    scratch = tempfile.TemporaryDirectory(prefix="dippm-folder-")  # lives as long as `fetch`
 
     def fetch(path: str) -> Path | None:
         copy = Path(scratch.name) / path
@@ -360,7 +362,7 @@ def open_store(store: str | None = None) -> RunStore:
     """Open the store of runs.
 
     Args:
-        store: an address or a path, see `dippm.runs.store.location`; by default that of
+        store: address or path, see `dippm.runs.store.location`; by default that of
             `$MLFLOW_TRACKING_URI`, else a file of the user's.
 
     Raises:
@@ -371,15 +373,15 @@ def open_store(store: str | None = None) -> RunStore:
 
 
 def _is_alone(folder: Path, locks: contextlib.ExitStack, wait: bool) -> bool:
-    """Keep others from attaching a folder until the locks are closed; False if one does so now."""
+    """Lock a folder against other processes until the locks close; return False if one holds it."""
     try:
         lock = locks.enter_context(open(folder / ".attach.lock", "a"))  # noqa: SIM115
-    except OSError:  # a folder that may only be read
+    except OSError:  # a read-only folder
         return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks; the store's own transactions are left
+    except OSError:  # no locks on this file system: rely on the store's transactions
         return True
     return True

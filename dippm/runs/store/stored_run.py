@@ -1,4 +1,4 @@
-"""`StoredRun`: a run in the store; what a list shows is at hand, the rest is fetched when asked."""
+"""`StoredRun`: a run in the store; list fields are loaded, the rest is fetched on demand."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class StoredRun:
     """A run in the store.
 
     Attributes:
-        uuid: as in its folder.
-        name: for people; any text.
-        experiment: what it is gathered under.
+        uuid: uuid, as in its folder.
+        name: display name; any text.
+        experiment: name of the experiment.
         status: how it ended.
-        wall_ns: when it started, nanoseconds since 1970.
-        seconds: how long it took.
-        description: a sentence of the user's.
-        metrics: by name: "SERIES.NUMBER" of summaries, and the last of each metric it told.
-        id: of MLflow.
-        fetch: gives the path of an artifact, or None if there is no such.
-        group: runs that belong together, "" for none.
-        words: all texts that a search looks in, in lower case.
-        params: settings of the workload, shortened to what MLflow keeps.
-        tags: free words that the user gave, likewise.
-        attaching: whether somebody takes it into the store now; this is what its folder says.
+        wall_ns: start in nanoseconds since 1970.
+        seconds: duration.
+        description: one sentence of the user's.
+        metrics: by name: "SERIES.NUMBER" of summaries, and the last value of each logged metric.
+        id: MLflow's run id.
+        fetch: returns the path of an artifact, or None if it does not exist.
+        group: name shared by runs that belong together, "" for none.
+        words: all searchable text, in lower case.
+        params: settings of the workload, shortened to MLflow's limit.
+        tags: the user's tags, likewise shortened.
+        attaching: whether another process is attaching it; its data then comes from its folder.
     """
 
     uuid: str
@@ -66,45 +66,45 @@ class StoredRun:
 
     @cached_property
     def start(self) -> Start:
-        """How it started, with all params, tags and the environment."""
+        """Record of the start, with all params, tags and the environment."""
         return self._part("start", start_of)
 
     @cached_property
     def end(self) -> End:
-        """How it ended."""
+        """Record of the end."""
         return self._part("end", end_of)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """In the order of their ids."""
+        """Spans in the order of their ids."""
         return self._part("spans", lambda held: tuple(checked(Span, span) for span in held))
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        """In the order they were told."""
+        """Values in the order of logging."""
         return self._part("values", lambda held: tuple(checked(Value, value) for value in held))
 
     @cached_property
     def summaries(self) -> dict[str, Summary]:
-        """By full name of the series, "<source>.<quantity>"."""
+        """Summaries by full name of the series, "<source>.<quantity>"."""
         found = self._part("summaries", lambda held: [checked(Summary, one) for one in held])
         return {summary.series: summary for summary in found}
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
-        """What of the folder could not be read."""
+        """Descriptions of unreadable parts of the folder."""
         return self._part("remarks", _texts)
 
     @cached_property
     def artifacts(self) -> tuple[str, ...]:
-        """Files that the run told of, by their paths."""
+        """Relative paths of the stored artifacts."""
         return self._part("artifacts", _texts) if "artifacts" in self._record else ()
 
     def artifact(self, name: str) -> Path:
-        """Return a copy of a file that the run told of.
+        """Return a copy of an artifact.
 
         Raises:
-            RunError: if it told of no such file, or if it is gone.
+            RunError: if the run has no such artifact, or it is lost.
         """
         found = self.fetch(f"{ARTIFACTS}/{name}") if name in self.artifacts else None
         if found is None:
@@ -114,34 +114,34 @@ class StoredRun:
 
     @property
     def prediction(self) -> Mapping[str, Any] | None:
-        """A prediction of the same work, None if there was none."""
+        """Prediction of the same work, None if there was none."""
         return self.start.prediction
 
     @property
     def comparison(self) -> dict[str, Any] | None:
-        """What `RunStore.keep` was given as "comparison", None if nothing was."""
+        """Document that `RunStore.keep` stored as "comparison", None without one."""
         return self.document("comparison")
 
     def document(self, name: str) -> dict[str, Any] | None:
-        """Return what `RunStore.keep` was given under a name, None if nothing was."""
+        """Return a document that `RunStore.keep` stored under a name, None without one."""
         return self._document(f"{DOCUMENTS}/{name}.json")
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """All series, raw."""
+        """All raw series."""
         from dippm.runs.store.parquet import read_samples
 
         folder = self.fetch(SAMPLES)
         return tuple(read_samples(folder)) if folder is not None else ()
 
     def samples(self) -> pyarrow.Table:
-        """Return a row per sample: series, time_ns (monotonic), value, absent (its reason)."""
+        """Return one row per sample: series, time_ns (monotonic), value, absent (its reason)."""
         from dippm.runs.store.parquet import long_table
 
         return long_table(self.columns)
 
     def _part(self, name: str, read: Callable[[Any], Part]) -> Part:
-        """Return a part of the record, whose types are those that its readers count on."""
+        """Return a part of the record with its types checked."""
         if name not in self._record:
             raise _damaged(self.uuid, f"no {name}")
         try:

@@ -1,8 +1,8 @@
-"""`Summary`: one series of a run in six numbers, or the reason why there are none.
+"""`Summary`: six statistics of a series, or the reason why there are none.
 
-Of a counter (energy, CPU seconds) single values mean nothing, so all numbers are those of its rate:
-its growth per second between readings that differ. Then the integral is how much it grew, for a
-gauge it is the area under its values by the trapezoidal rule.
+For a counter (energy, CPU seconds) single values mean nothing, so all statistics are those of its
+rate: its growth per second between distinct readings. Its integral is then its total growth; that
+of a gauge is the area under its values by the trapezoidal rule.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ NUMBERS = ("mean", "p50", "p95", "max", "integral", "n")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One series in numbers.
+    """Statistics of one series.
 
     Attributes:
         series: full name, "<source>.<quantity>".
-        unit: of the series.
-        scope: whose it is, as `dippm.measure.readings.Quantity` has it.
-        counter: whether the numbers are of its rate, in units per second.
-        n: values that were there.
-        mean: weighted by time, None like all that follow if there was no value.
+        unit: unit of the series.
+        scope: what is measured, as in `dippm.measure.readings.Quantity`.
+        counter: whether the statistics are those of a rate, in units per second.
+        n: number of valid values.
+        mean: time-weighted mean; None, like all below, without values.
         p50: median of the values.
-        p95: 95th percentile of the values.
-        max: greatest value.
-        integral: unit times seconds; of a counter, by how much it grew.
-        reason: why values are missing, "" if none is; with `n` above 0 some are there.
+        p95: 95th percentile.
+        max: largest value.
+        integral: unit times seconds; for a counter, its growth.
+        reason: reason for missing values, "" if there are none; with `n` above 0 some are present.
     """
 
     series: str
@@ -47,7 +47,7 @@ class Summary:
     reason: str = ""
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers that are there, by name."""
+        """Return the statistics that are present, by name."""
         found: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
         return {name: float(value) for name, value in found.items() if value is not None}
 
@@ -80,11 +80,11 @@ def summarise(column: Column) -> Summary:
 
 
 def _rate(named: tuple[str, str, str, bool], time_s: Any, values: Any, reason: str) -> Summary:
-    """Return the summary of a counter; one that was set back counts from there again."""
+    """Return the summary of a counter; after a reset it counts on from there."""
     import numpy as np
 
     fresh = np.concatenate(([True], np.diff(values) != 0))
-    fresh[-1] = True  # a counter that stood still to the end took that time as well
+    fresh[-1] = True  # a counter that stood still to the end spans that time as well
     steps_s, growth = np.diff(time_s[fresh]), np.diff(values[fresh]).clip(min=0)
     steps_s, growth = steps_s[steps_s > 0], growth[steps_s > 0]
     if not len(steps_s):

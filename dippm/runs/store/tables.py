@@ -1,10 +1,10 @@
-"""`Tables`: runs in MLflow's own tables of SQLite or PostgreSQL, without MLflow.
+"""`Tables`: runs in MLflow's own tables in SQLite or PostgreSQL, without MLflow.
 
-To import MLflow takes more than a second of processor time, each time a run is attached or runs are
-listed. Its tables of runs are few and say what they mean, so they are read and written here, where
-their schema is one that is known; any other is left to MLflow, see
-`dippm.runs.store.through_mlflow`. What is written is what MLflow's client would have written, in
-one transaction for many runs. Its methods are those of `dippm.runs.store.client.Runs`.
+Importing MLflow takes more than a second of CPU time, whenever a run is attached or runs are
+listed. Its tables of runs are few and simple, so they are read and written here if their schema
+version is known; others are left to MLflow, see `dippm.runs.store.through_mlflow`. The rows are
+those that MLflow's client would write, in one transaction for many runs. The methods are those of
+`dippm.runs.store.client.Runs`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from dippm.runs.store.through_mlflow import ThroughMlflow
 
 KNOWN = frozenset({"dc11669786a5"})
-"""Versions of MLflow's schema, as alembic has them, whose tables of runs are as they are used here:
-that of MLflow 3.17. Others may be added when their columns were compared."""
+"""Alembic versions of MLflow's schema whose tables of runs have the columns used here: that of
+MLflow 3.17. Others may be added after comparing their columns."""
 WORKSPACES_VARIABLE = "MLFLOW_ENABLE_WORKSPACES"
 BUSY_S = 20.0
-"""How long a file that somebody else writes is waited for, as MLflow does."""
+"""How long to wait for a file that another process writes, as MLflow does."""
 PAGE = 200
 DRIVERS = ("postgresql", "postgresql+psycopg")
 ALONE = "SELECT pg_advisory_xact_lock(7227717)"
@@ -46,10 +46,10 @@ ARTIFACTS = "artifacts"
 
 
 def tables_of(location: StoreLocation) -> Tables | None:
-    """Return the tables of a location; None if there are none, none that are known, or no driver.
+    """Return the tables of a store; None if they are missing or unknown, or without a driver.
 
     Raises:
-        Exception: what the driver raises if the database cannot be read.
+        Exception: error of the driver if the database cannot be read.
     """
     is_postgresql = location.uri.partition("://")[0] in DRIVERS
     if location.file is None and not (is_postgresql and find_spec("psycopg")):
@@ -61,10 +61,10 @@ def tables_of(location: StoreLocation) -> Tables | None:
 
 
 class Tables:
-    """Runs in the tables of a location.
+    """Runs in the tables of a store.
 
     Args:
-        location: a SQLite file that is there, or a database of PostgreSQL.
+        location: an existing SQLite file, or a PostgreSQL database.
     """
 
     def __init__(self, location: StoreLocation) -> None:
@@ -73,7 +73,7 @@ class Tables:
         self._client: ThroughMlflow | None = None
 
     def version(self) -> str:
-        """Return the version of the schema; "" if nobody has made one."""
+        """Return the version of the schema; "" without one."""
         is_there = "FROM sqlite_master WHERE name = 'alembic_version'"
         if self._location.file is None:
             is_there = "WHERE to_regclass('alembic_version') IS NOT NULL"
@@ -84,7 +84,7 @@ class Tables:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write all that is written inside, or nothing."""
+        """Write everything inside atomically."""
         with self._connection() as connection:
             self._held.connection = connection
             try:
@@ -129,7 +129,7 @@ class Tables:
             yield from page
 
     def create(self, experiment: str, start_ms: int, tags: Mapping[str, str], name: str) -> str:
-        """Create a run and return its id; an experiment that is missing is made."""
+        """Create a run, and its experiment if missing; return its id."""
         id_ = uuid.uuid4().hex
         with self._session() as run:
             number, location = self._experiment(run, experiment)
@@ -150,7 +150,7 @@ class Tables:
         params: Mapping[str, str],
         tags: Mapping[str, str],
     ) -> None:
-        """Write metrics, params and tags of a run; what is there already stays as it is."""
+        """Write metrics, params and tags of a run; existing ones stay as they are."""
         points = [(m.key, *_number(m.value), m.timestamp, m.step, id_) for m in metrics]
         latest: dict[str, tuple[Any, ...]] = {}
         for point in points:
@@ -179,14 +179,14 @@ class Tables:
             )
 
     def end(self, id_: str, status: str, end_ms: int) -> None:
-        """Say how and when a run ended."""
+        """Record how and when a run ended."""
         with self._session() as run:
             run(
                 "UPDATE runs SET status = ?, end_time = ? WHERE run_uuid = ?", (status, end_ms, id_)
             )
 
     def delete(self, id_: str) -> None:
-        """Take a run off the list, as MLflow does."""
+        """Delete a run, as MLflow does."""
         with self._session() as run:
             run(
                 "UPDATE runs SET lifecycle_stage = 'deleted', deleted_time = ? WHERE run_uuid = ?",
@@ -194,7 +194,7 @@ class Tables:
             )
 
     def put(self, id_: str, folder: Path, under: str = "") -> None:
-        """Keep the files of a folder as artifacts of a run."""
+        """Store the files of a folder as artifacts of a run."""
         root = self._artifacts(id_)
         if root is None:
             self._mlflow().put(id_, folder, under)
@@ -202,7 +202,7 @@ class Tables:
             shutil.copytree(folder, root / under, dirs_exist_ok=True)
 
     def fetch(self, id_: str, path: str, into: Path) -> Path | None:
-        """Return a copy of an artifact, a file or a folder, in a folder; None if there is none."""
+        """Copy an artifact, a file or a folder, into a folder; return None if it does not exist."""
         root = self._artifacts(id_)
         if root is None:
             return self._mlflow().fetch(id_, path, into)
@@ -220,7 +220,7 @@ class Tables:
         return copy
 
     def _artifacts(self, id_: str) -> Path | None:
-        """Return the folder of a run's artifacts; None if they are on a server."""
+        """Return the folder of a run's artifacts; None if a server holds them."""
         with self._session() as run:
             rows = list(run("SELECT artifact_uri FROM runs WHERE run_uuid = ?", (id_,)))
         uri = str(rows[0][0]) if rows else ""
@@ -238,7 +238,7 @@ class Tables:
         return self._client
 
     def _experiment(self, run: Any, name: str) -> tuple[int, str]:
-        """Return number and location of artifacts of an experiment, which is made or restored."""
+        """Return id and artifact location of an experiment, which is created or restored."""
         asked = (
             "SELECT experiment_id, artifact_location, lifecycle_stage FROM experiments"
             " WHERE name = ? AND workspace = 'default'"
@@ -265,10 +265,10 @@ class Tables:
 
     @contextlib.contextmanager
     def _session(self, *, many: bool = False) -> Iterator[Any]:
-        """Give a function that runs a statement, in the transaction that goes on if there is one.
+        """Yield a function that runs a statement, in the open transaction if there is one.
 
         Args:
-            many: of many rows at once.
+            many: whether statements insert many rows at once.
         """
         held = getattr(self._held, "connection", None)
         with contextlib.nullcontext(held) if held is not None else self._connection() as connection:
@@ -282,7 +282,7 @@ class Tables:
                     connection.cursor().executemany(statement, given)
                 return ()
 
-            if held is None and many:  # one of its own, or each row would be one
+            if held is None and many:  # one transaction, instead of one per row
                 with self.transaction(), self._session(many=True) as inside:
                     yield inside
             else:
@@ -290,9 +290,9 @@ class Tables:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Any]:
-        """Give a connection of this moment: a file may be moved away and made anew meanwhile."""
+        """Yield a new connection: the file may be replaced at any time."""
         if self._location.file is not None:
-            # "rw": a file that is gone is an error, and not a new one.
+            # "rw": a missing file is an error, instead of being created.
             uri = f"{self._location.file.as_uri()}?mode=rw"
             with contextlib.closing(
                 sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
@@ -312,7 +312,7 @@ _LATEST = ("value", "is_nan", "timestamp", "step")
 
 
 def _page(run: Any, rows: Sequence[Sequence[Any]]) -> list[RunEntry]:
-    """Return the runs of some rows, one at least, with what else the tables hold of them."""
+    """Return the runs of some rows (at least one), with their tags, metrics and params."""
     ids = [id_ for id_, _, _ in rows]
     of_them = f"WHERE run_uuid IN ({', '.join('?' * len(ids))})"
     tags: dict[str, dict[str, str]] = {id_: {} for id_ in ids}
@@ -331,14 +331,14 @@ def _page(run: Any, rows: Sequence[Sequence[Any]]) -> list[RunEntry]:
 
 
 def _number(value: float) -> tuple[float, bool]:
-    """Return a number as MLflow's columns take it, and whether it is none."""
+    """Return a number as MLflow's columns hold it, and whether it is NaN."""
     if math.isnan(value):
         return 0.0, True
     return max(-sys.float_info.max, min(sys.float_info.max, float(value))), False
 
 
 def _order(point: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return by what MLflow decides which point of a metric is its last."""
+    """Return MLflow's sort key for the last point of a metric."""
     _, value, _, timestamp, step, _ = point
     return step, timestamp, value
 

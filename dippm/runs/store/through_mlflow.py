@@ -1,7 +1,7 @@
-"""`ThroughMlflow`: runs by MLflow's client, where its tables are none of ours to read.
+"""`ThroughMlflow`: runs accessed by MLflow's client, where we do not read its tables.
 
-Those are servers, schemas that are not known, and artifacts that are not in files. Its methods are
-those of `dippm.runs.store.client.Runs`.
+That is for servers, unknown schemas, and artifacts that are not in files. The methods are those of
+`dippm.runs.store.client.Runs`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from dippm.runs.store.mlflow_fields import LoggedMetric
 
 BATCH, FEW = 1000, 100
-"""Metrics, and params or tags, that MLflow takes at once."""
+"""MLflow's limits per request for metrics, and for params or tags."""
 
 
 class ThroughMlflow:
-    """Runs of a location.
+    """Runs of a store.
 
     Args:
-        location: any.
+        location: location of any kind.
         client: `mlflow.tracking.MlflowClient`, by default a new one.
     """
 
@@ -39,7 +39,7 @@ class ThroughMlflow:
         self._location, self._client = location, client
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """Do nothing: MLflow's client has no transactions, each request is one."""
+        """Do nothing: MLflow's client has no transactions, each request is its own."""
         return contextlib.nullcontext()
 
     def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[RunEntry]:
@@ -65,7 +65,7 @@ class ThroughMlflow:
             token = page.token or None
 
     def create(self, experiment: str, start_ms: int, tags: Mapping[str, str], name: str) -> str:
-        """Create a run and return its id; an experiment that is missing is made."""
+        """Create a run, and its experiment if missing; return its id."""
         run = self._client.create_run(
             self._experiment(experiment), start_time=start_ms, tags=dict(tags), run_name=name
         )
@@ -78,7 +78,7 @@ class ThroughMlflow:
         params: Mapping[str, str],
         tags: Mapping[str, str],
     ) -> None:
-        """Write metrics, params and tags of a run; of equal ones nothing is written twice."""
+        """Write metrics, params and tags of a run; equal ones are not duplicated."""
         from mlflow import entities
 
         for given in _batches([entities.Param(*item) for item in params.items()], FEW):
@@ -91,26 +91,26 @@ class ThroughMlflow:
             self._client.log_batch(id_, tags=texts)
 
     def end(self, id_: str, status: str, end_ms: int) -> None:
-        """Say how and when a run ended."""
+        """Record how and when a run ended."""
         self._client.set_terminated(id_, status, end_ms)
 
     def delete(self, id_: str) -> None:
-        """Take a run off the list."""
+        """Delete a run."""
         self._client.delete_run(id_)
 
     def put(self, id_: str, folder: Path, under: str = "") -> None:
-        """Keep the files of a folder as artifacts of a run."""
+        """Store the files of a folder as artifacts of a run."""
         self._client.log_artifacts(id_, str(folder), under or None)
 
     def fetch(self, id_: str, path: str, into: Path) -> Path | None:
-        """Return a copy of an artifact in a folder; None if there is none."""
+        """Copy an artifact into a folder; return None if it does not exist."""
         folder = path.rpartition("/")[0]
         if all(item.path != path for item in self._client.list_artifacts(id_, folder or None)):
             return None
         return Path(self._client.download_artifacts(id_, path, str(into)))
 
     def _experiments(self) -> dict[str, str]:
-        """Return the names of experiments by their ids."""
+        """Return the names of experiments by id."""
         token: str | None = ""
         names: dict[str, str] = {}
         while token is not None:

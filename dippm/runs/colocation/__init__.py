@@ -1,4 +1,4 @@
-"""Runs that share a GPU: side by side, under MPS, or each on a MIG slice of its own."""
+"""Runs that share a GPU: by time slicing, under MPS, or each on its own MIG slice."""
 
 from dippm.errors import (
     CollocationError,

@@ -1,4 +1,4 @@
-"""`seated`: seats for runs that share devices, and an end that leaves the devices as they were."""
+"""`seated`: allocate devices to runs that share them, and restore the devices at the end."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ def seated(
     *,
     journal: Path,
 ) -> Iterator[tuple[Seat, ...]]:
-    """Give seats to runs that share devices; at the end all that was made for them is undone.
+    """Allocate devices to runs that share them; at the end every change is undone.
 
-    It is undone after an exception, Ctrl-C, and SIGTERM or SIGHUP (where the program has no handler
-    of its own); after a SIGKILL or a crash `undo` does it.
+    That includes an exception, Ctrl-C, and SIGTERM or SIGHUP (where the program has no handler of
+    its own); after a SIGKILL or a crash call `undo`.
 
     Args:
-        devices: index of NVML (where CUDA_VISIBLE_DEVICES is set: of what it shows), or UUID, of
-            each GPU that every run uses; a MIG slice that someone else made goes by its UUID.
-            ("",) or ("-",) is no GPU, where a seat changes nothing.
-        sharing: as `Sharing.parse` takes it; a sequence gives each run its own MIG profile.
-        count: how many runs share the devices.
-        journal: a folder, made where it is missing: each side effect is written there before it
-            happens, so that `undo` finds what a crash left.
+        devices: index in NVML (in CUDA_VISIBLE_DEVICES where it is set) or UUID of each GPU that
+            every run uses; an existing MIG slice is given by its UUID. ("",) or ("-",) is no GPU,
+            and nothing is changed.
+        sharing: way of sharing, see `Sharing.parse`; a sequence gives each run its own MIG profile.
+        count: number of runs that share the devices.
+        journal: folder, created if missing: each side effect is recorded there beforehand, so that
+            `undo` finds what a crash left.
 
     Yields:
-        A seat for each run.
+        One seat per run.
 
     Raises:
-        DevicePermissionError: if the driver refuses slices to this user.
-        DeviceBusyError: if slices are to be made where someone else computes.
-        CollocationError: if the devices cannot be shared so, or (at the end) if something could
-            not be undone. In the first case nothing is left behind.
-        UnknownNameError: if a GPU has no MIG profile of that name.
+        DevicePermissionError: if the driver denies MIG slices to this user.
+        DeviceBusyError: if slices are to be created on a GPU in use by others.
+        CollocationError: if the devices cannot be shared this way, with nothing left behind; or, at
+            the end, if something could not be undone.
+        UnknownNameError: if a GPU has no such MIG profile.
 
     Warns:
-        CollocationWarning: if someone else changed the layout of a GPU meanwhile.
+        CollocationWarning: if others changed the layout of a GPU meanwhile.
     """
     ways = _parse_sharing(sharing, count)
     if all(device.strip() in NO_DEVICE for device in devices):
@@ -207,13 +207,13 @@ def _release(entry: Entry, *, failing: bool) -> None:
         warnings.warn("; ".join(result.changed), CollocationWarning, stacklevel=4)
     if not result.left:
         return
-    if failing:  # the error on its way says more than this one would
+    if failing:  # do not replace the original error
         warnings.warn("; ".join(result.left), CollocationWarning, stacklevel=4)
     else:
         raise CollocationError("; ".join(result.left), AGAIN)
 
 
-# Signals that ask this process to end let it undo first what it did to devices.
+# Termination signals: changes to devices are undone before this process ends.
 
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -222,10 +222,10 @@ HELD = (signal.SIGINT, *ENDING)
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Turn signals that would end this process at once into `SystemExit(128 + number)`.
+    """Turn default termination signals into `SystemExit(128 + number)`.
 
-    A handler of the program's own, or an ignored signal, stays; so does everything if this is not
-    the main thread, where no handler can be set.
+    Own handlers and ignored signals stay; so does everything outside of the main thread, where no
+    handler can be set.
     """
     mine: list[int] = []
     if threading.current_thread() is threading.main_thread():
@@ -242,9 +242,9 @@ def exit_on_signals() -> Iterator[None]:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Hold back the signals that would break off what undoes; they come when it is done.
+    """Defer signals that would interrupt the cleanup; they are raised again after it.
 
-    Their handlers run in the main thread only, so in another one nothing has to be held back.
+    Python's handlers run in the main thread only, so in other threads there is nothing to defer.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

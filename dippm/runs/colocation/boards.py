@@ -1,4 +1,4 @@
-"""`Board`: a GPU that runs are to share, who else is on it, and what its driver's refusals mean."""
+"""`Board`: a GPU to share, its other users, and the meaning of its driver's errors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CONFIG = "/proc/driver/nvidia/capabilities/mig/config"
 
 
 class Board(NamedTuple):
-    """A GPU, or a MIG slice that someone else made.
+    """A GPU, or an existing MIG slice.
 
     Attributes:
-        nvml: the module `pynvml`, while the session is open.
-        handle: of the whole GPU.
-        uuid: of the whole GPU.
-        visible: UUID that CUDA_VISIBLE_DEVICES gets: of the GPU, or of the slice that was named.
+        nvml: the module `pynvml` with an open session.
+        handle: NVML handle of the whole GPU.
+        uuid: UUID of the whole GPU.
+        visible: UUID for CUDA_VISIBLE_DEVICES: that of the GPU, or of the slice that was named.
         slice: profile of the slice that was named, "" for none.
     """
 
@@ -48,8 +48,8 @@ class Neighbour(NamedTuple):
     """A process of someone else on a GPU.
 
     Attributes:
-        pid: as the driver numbers it.
-        memory_mb: MiB; None if the driver does not say.
+        pid: process id as the driver reports it.
+        memory_mb: device memory in MiB; None if the driver does not report it.
     """
 
     pid: int
@@ -64,10 +64,10 @@ class Neighbour(NamedTuple):
 def boards(devices: Sequence[str]) -> Iterator[tuple[Board, ...]]:
     """Open GPUs by index or UUID, see `nvml_session.locate`.
 
-    Where CUDA_VISIBLE_DEVICES is set an index counts what it shows, as in any program of CUDA.
+    Where CUDA_VISIBLE_DEVICES is set an index counts its entries, as in any CUDA program.
 
     Raises:
-        CollocationError: if there is no such GPU, or one is named twice.
+        CollocationError: if a GPU does not exist, or is named twice.
     """
     try:
         nvml = Session.open()
@@ -84,10 +84,10 @@ def boards(devices: Sequence[str]) -> Iterator[tuple[Board, ...]]:
 
 
 def neighbours(board: Board) -> tuple[Neighbour, ...]:
-    """Return the processes on a GPU that are not of this process's tree.
+    """Return the processes on a GPU outside of this process's tree.
 
     Raises:
-        CollocationError: if the driver does not tell.
+        CollocationError: if the driver does not list them.
     """
     try:
         running = board.nvml.nvmlDeviceGetComputeRunningProcesses(board.handle)
@@ -103,10 +103,10 @@ def neighbours(board: Board) -> tuple[Neighbour, ...]:
 
 
 def check_alone(board: Board) -> None:
-    """Refuse a GPU that someone else computes on.
+    """Refuse a GPU that is in use by others.
 
     Raises:
-        DeviceBusyError: naming the processes.
+        DeviceBusyError: if there are other processes, naming them.
     """
     others = neighbours(board)
     if others:
@@ -118,7 +118,7 @@ def check_alone(board: Board) -> None:
 
 
 def collocation_error(error: Exception, what: str) -> CollocationError:
-    """Return what a refusal of the driver means, with the next step."""
+    """Return our error for an error of the driver, with the next step."""
     code = getattr(error, "value", None)
     if code == NO_PERMISSION:
         return DevicePermissionError(
@@ -143,7 +143,7 @@ def collocation_error(error: Exception, what: str) -> CollocationError:
 
 
 def _board(nvml: Any, device: str) -> Board:
-    # What a scheduler of a cluster has given away to others is not ours to count in.
+    # An index counts visible devices only: a cluster's scheduler may have given the others away.
     counted = device.isdigit() and "CUDA_VISIBLE_DEVICES" in os.environ
     try:
         place = locate(nvml, f"cuda:{device}" if counted else device)

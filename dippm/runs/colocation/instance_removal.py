@@ -1,4 +1,4 @@
-"""Slices of ours are destroyed, and only those: what others made or changed meanwhile is left."""
+"""Destroy our own MIG slices; slices that others created or changed are left alone."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PAUSE_S = 0.1
 
 
 class CreatedSlice(NamedTuple):
-    """A slice of ours, or one that was about to be made.
+    """A slice that we created or were about to create.
 
     Attributes:
-        gpu: UUID.
-        place: where.
-        profile_id: of the driver.
-        compute_slices: of its profile.
-        before: instances that were there before any of this entry.
-        id: of the driver; None while it is not known whether it was made.
+        gpu: UUID of the GPU.
+        place: profile and position.
+        profile_id: the driver's id of the profile.
+        compute_slices: number of compute slices of the profile.
+        before: instances that existed before this journal entry.
+        id: the driver's id of the instance; None while it is unknown whether it was created.
     """
 
     gpu: str
@@ -40,12 +40,12 @@ class CreatedSlice(NamedTuple):
     id: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the journal holds."""
+        """Return the JSON form for the journal."""
         return self._asdict()
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> CreatedSlice:
-        """Return what the journal held."""
+        """Return the slice of a journal's JSON form."""
         before = tuple(Instance(*instance) for instance in held["before"])
         return cls(**{**held, "place": Placement(*held["place"]), "before": before})
 
@@ -54,7 +54,7 @@ class CreatedSlice(NamedTuple):
 
 
 def destroy_slice(made: CreatedSlice) -> UndoOutcome:
-    """Destroy a slice of ours, waiting a moment for processes that are just ending."""
+    """Destroy a slice, waiting briefly for processes that are just ending."""
     try:
         with boards([made.gpu]) as (board,):
             return _destroy_with_retry(board, made)
@@ -63,7 +63,7 @@ def destroy_slice(made: CreatedSlice) -> UndoOutcome:
 
 
 def layout_changes(made: CreatedSlice) -> list[str]:
-    """Return how the layout differs from the one before ours, when ours are gone."""
+    """Return how the layout without our slices differs from the one before them."""
     try:
         with boards([made.gpu]) as (board,):
             known = slices.profiles(board)
@@ -115,7 +115,7 @@ def _destroy(board: Board, made: CreatedSlice) -> UndoOutcome:
 
 
 def _find_own_instance(board: Board, made: CreatedSlice) -> Instance | None:
-    """Return our instance if it is there, exactly as it was made."""
+    """Return our instance if it exists exactly as it was created."""
     known = (slices.Profile(made.place.profile, made.profile_id, made.compute_slices, 0),)
     for instance in slices.layout(board, known):
         if made.id is None and instance in made.before:
@@ -126,16 +126,16 @@ def _find_own_instance(board: Board, made: CreatedSlice) -> Instance | None:
     return None
 
 
-# `undo`: what an entry of the journal names is undone, once, by whoever finds it.
+# Undoing the entries of a journal.
 
 
 class UndoResult(NamedTuple):
-    """What became of an entry.
+    """The result of undoing an entry.
 
     Attributes:
-        done: what was undone, a sentence each.
-        changed: what others had changed, a sentence each.
-        left: what could not be undone; the entry is kept for another try.
+        done: one sentence per undone change.
+        changed: one sentence per change made by others.
+        left: one sentence per change that could not be undone; the entry is kept for another try.
     """
 
     done: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class UndoResult(NamedTuple):
 
 
 def undo_entry(entry: Entry) -> UndoResult:
-    """Undo what an entry names, the last first; forget the entry if nothing is left of it."""
+    """Undo the changes of an entry in reverse order; remove the entry if nothing is left."""
     servers = [(held, mps.stop(mps.Server.from_json(held))) for held in reversed(entry.servers)]
     made = [CreatedSlice.from_json(held) for held in reversed(entry.slices)]
     destroyed = [(each, destroy_slice(each)) for each in made]
@@ -165,15 +165,15 @@ def undo_entry(entry: Entry) -> UndoResult:
 
 
 def undo(journal: Path) -> list[str]:
-    """Undo what a crash left of `seated`: servers of ours are ended, slices of ours destroyed.
+    """Undo what a crash of `seated` left: end its MPS servers, destroy its slices.
 
-    What belongs to a process that still runs is left. Nothing that others made is touched.
+    Entries of running processes are skipped. Nothing that others created is touched.
 
     Args:
-        journal: the folder that `seated` was given; it may be missing.
+        journal: the folder given to `seated`; it may be missing.
 
     Returns:
-        A sentence for each thing that was done, or could not be; none if nothing was left.
+        One sentence per change, undone or not; empty if nothing was left.
     """
     said: list[str] = []
     for path in entries(journal):
@@ -193,7 +193,7 @@ def _undo(path: Path) -> tuple[str, ...]:
         return (f"{path.name} is left: process {owner.pid}, which made it, still runs",)
     forgotten = []
     if owner.boot != boot() and entry.slices:
-        entry.slices = []  # slices do not outlive a boot: what is there now is not ours
+        entry.slices = []  # slices do not survive a reboot: existing ones are not ours
         forgotten = ["the machine was started anew since: its slices went with that"]
     result = undo_entry(entry)
     return (*forgotten, *result.done, *result.changed, *result.left)

@@ -1,7 +1,7 @@
-"""The journal: what was done to devices, written before it is done, so that a crash can be undone.
+"""The journal of changes to devices, recorded beforehand so that a crash can be undone.
 
-An entry is a JSON file of one `seated`: who made it, the slices and servers that it makes. It goes
-when all of it is undone.
+An entry is the JSON file of one `seated`: its owner, its slices and its servers. It is removed when
+all of them are undone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PATTERN = "seats-*.json"
 
 
 class Owner(NamedTuple):
-    """The process that made an entry, told apart from any other.
+    """The process that owns an entry, uniquely identified.
 
     Attributes:
-        pid: its number.
-        started: clock ticks after boot.
+        pid: process id.
+        started: start in clock ticks after boot.
         host: name of the machine.
-        boot: identifier of the boot: devices forget all at the next one.
+        boot: id of the boot: a reboot resets all devices.
     """
 
     pid: int
@@ -36,23 +36,23 @@ class Owner(NamedTuple):
 
     @classmethod
     def here(cls) -> Owner:
-        """Return this process."""
+        """Return the current process."""
         pid = os.getpid()
         return cls(pid, started(pid) or 0, os.uname().nodename, boot())
 
     def lives(self) -> bool:
-        """Whether it runs on this machine, now."""
+        """Whether it is running on this machine now."""
         return self.boot == boot() and started(self.pid) == self.started
 
 
 class Entry:
-    """What one `seated` did, or is about to do.
+    """The changes that one `seated` has made, or is about to make.
 
     Attributes:
-        path: of its file.
-        owner: who did it.
-        slices: MIG slices, as `slices.CreatedSlice.as_json` gives them.
-        servers: MPS servers, as `mps.Server.as_json` gives them.
+        path: path of its file.
+        owner: process that makes the changes.
+        slices: MIG slices, as `CreatedSlice.as_json` returns them.
+        servers: MPS servers, as `mps.Server.as_json` returns them.
     """
 
     def __init__(self, path: Path, owner: Owner) -> None:
@@ -63,10 +63,10 @@ class Entry:
 
     @classmethod
     def new(cls, journal: Path) -> Entry:
-        """Return an entry of this process, not written yet.
+        """Return an unwritten entry of this process.
 
         Raises:
-            CollocationError: if the folder cannot be made.
+            CollocationError: if the folder cannot be created.
         """
         try:
             journal.mkdir(parents=True, exist_ok=True)
@@ -76,10 +76,10 @@ class Entry:
 
     @classmethod
     def read(cls, path: Path) -> Entry:
-        """Return a written entry.
+        """Read an entry.
 
         Raises:
-            CollocationError: if it is none.
+            CollocationError: if the file is not a valid entry.
         """
         try:
             held = json.loads(path.read_bytes())
@@ -93,10 +93,10 @@ class Entry:
         return entry
 
     def write(self) -> None:
-        """Write it whole, and wait until the disk has it.
+        """Write the entry atomically and sync it to disk.
 
         Raises:
-            CollocationError: if it cannot be written; then nothing may be done to a device.
+            CollocationError: if it cannot be written; then no device may be changed.
         """
         held = {
             "version": VERSION,
@@ -116,25 +116,25 @@ class Entry:
             raise _unwritable(self.path.parent, error) from error
 
     def remove(self) -> None:
-        """Forget it: all is undone."""
-        with contextlib.suppress(OSError):  # undoing once more does no harm
+        """Remove the entry after everything is undone."""
+        with contextlib.suppress(OSError):  # undoing it again is harmless
             self.path.unlink(missing_ok=True)
 
 
 def entries(journal: Path) -> Iterator[Path]:
     """Yield the files of a journal, newest first; none if the folder is missing.
 
-    What was made last is undone first.
+    The latest changes are undone first.
     """
     dated = []
     for path in journal.glob(PATTERN):
-        with contextlib.suppress(FileNotFoundError):  # its owner has just ended
+        with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
             dated.append((path.stat().st_mtime_ns, path))
     yield from (path for _, path in sorted(dated, reverse=True))
 
 
 def started(pid: int) -> int | None:
-    """Return when a process started, in clock ticks after boot; None if there is none."""
+    """Return the start of a process in clock ticks after boot; None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -144,7 +144,7 @@ def started(pid: int) -> int | None:
 
 
 def boot() -> str:
-    """Return the identifier of this boot of the machine, "" where it has none."""
+    """Return the id of this boot of the machine, "" where there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -1,7 +1,7 @@
-"""An MPS server of ours: private directories, started and ended by us; no other one is touched.
+"""MPS servers of our own, in private directories; other servers are never touched.
 
-The server is found again by its private directory in the environment of its processes, so a
-number that the system has given to another process meanwhile does no harm.
+A server's processes are identified by its private directory in their environment, so a reused pid
+does no harm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dippm.runs.colocation.sharing import Sharing
 
 PROGRAM = "nvidia-cuda-mps-control"
 NAME = b"nvidia-cuda-mps"
-"""Of the processes of MPS as Linux shortens it."""
+"""Name of MPS processes as Linux truncates it."""
 FOLDER = "dippm-mps-"
 LONGEST_SOCKET = 107
 PATIENCE_S = 20.0
@@ -35,10 +35,10 @@ NO_PROGRAM = (
 
 
 class Server(NamedTuple):
-    """A server of MPS, by its private directory.
+    """An MPS server, identified by its private directory.
 
     Attributes:
-        folder: holds the directories of pipes and of logs; nobody else's, mode 0700.
+        folder: private parent of the directories of pipes and logs, mode 0700.
         visible: UUIDs of the devices that it serves.
     """
 
@@ -47,7 +47,7 @@ class Server(NamedTuple):
 
     @classmethod
     def new(cls, visible: tuple[str, ...]) -> Server:
-        """Return a server that is not started yet; nothing is made."""
+        """Return a server that is not started; nothing is created yet."""
         name = FOLDER + os.urandom(6).hex()
         places = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")
         longest = len(f"/{name}/pipe/control_privileged") + 1
@@ -56,17 +56,17 @@ class Server(NamedTuple):
         return cls(os.path.join(root, name), visible)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the journal holds."""
+        """Return the JSON form for the journal."""
         return self._asdict()
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> Server:
-        """Return what the journal held."""
+        """Return the server of a journal's JSON form."""
         return cls(str(held["folder"]), tuple(held["visible"]))
 
     @property
     def directories(self) -> dict[str, str]:
-        """The variables by which the server and its clients find each other."""
+        """Environment variables through which the server and its clients find each other."""
         pipe, log = (os.path.join(self.folder, name) for name in ("pipe", "log"))
         return {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": log}
 
@@ -75,18 +75,18 @@ class Server(NamedTuple):
 
 
 def start(server: Server, sharing: Sharing) -> dict[str, str]:
-    """Start a server, with its limits for every client, and return what is recorded of it.
+    """Start a server with its limits for all clients; return the facts to record.
 
     Raises:
-        CollocationError: if it does not come up; what was started has to be stopped.
+        CollocationError: if it does not start; the caller has to stop what did.
     """
     _make(server)
-    with tempfile.TemporaryFile() as talk:  # a pipe would wait for the daemon, which lives on
+    with tempfile.TemporaryFile() as talk:  # reading a pipe would wait for the daemon to exit
         told = _program([_found(), "-d"], server, stdout=talk, stderr=subprocess.STDOUT)
         if told.returncode:
             talk.seek(0)
             raise _failed(server, talk.read().decode(errors="replace"))
-    _until(lambda: _listens(server), PATIENCE_S)  # the daemon lives on, and may be slow to listen
+    _until(lambda: _listens(server), PATIENCE_S)  # the daemon may be slow to listen
     facts = _limited(server, sharing)
     _ask(server, f"start_server -uid {os.getuid()}")
     if not _until(lambda: _ask(server, "get_server_list").split(), PATIENCE_S):
@@ -95,7 +95,7 @@ def start(server: Server, sharing: Sharing) -> dict[str, str]:
 
 
 def environment(server: Server, sharing: Sharing) -> dict[str, str]:
-    """Return what a client is started with."""
+    """Return the environment of a client."""
     limits = {}
     if sharing.thread_percent is not None:
         limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{sharing.thread_percent:g}"
@@ -106,10 +106,10 @@ def environment(server: Server, sharing: Sharing) -> dict[str, str]:
 
 
 def stop(server: Server) -> UndoOutcome:
-    """End a server of ours: asked first, then by signals; its directories go with it."""
+    """Stop our server, first by its command, then by signals, and remove its directories."""
     running = _processes(server)
     if running:
-        with contextlib.suppress(CollocationError):  # it does not answer: signals will do
+        with contextlib.suppress(CollocationError):  # without an answer, signals follow
             _ask(server, "quit", patience_s=QUIT_S)
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number is not None:
@@ -131,7 +131,7 @@ def stop(server: Server) -> UndoOutcome:
 
 
 def _limited(server: Server, sharing: Sharing) -> dict[str, str]:
-    """Set the limits, which the server has for every client, and return them as it tells them."""
+    """Set the server's limits for all clients, and return them as it reports them."""
     told = {}
     if sharing.thread_percent is not None:
         _ask(server, f"set_default_active_thread_percentage {sharing.thread_percent:g}")
@@ -142,7 +142,7 @@ def _limited(server: Server, sharing: Sharing) -> dict[str, str]:
             _ask(server, f"set_{which} {_limit(sharing)}")
             told["mps.memory_limit"] = _ask(server, f"get_{which}")
     for name, said in told.items():
-        if not any(map(str.isdigit, said)):  # it answers in words, and exits with 0
+        if not any(map(str.isdigit, said)):  # errors are plain text with exit code 0
             raise _failed(server, f"{name} is not set: {said or 'no answer'}")
     return told
 
@@ -170,7 +170,7 @@ def _limit(sharing: Sharing) -> str:
 
 
 def _ask(server: Server, command: str, patience_s: float = PATIENCE_S) -> str:
-    """Give the server a command, and return what it says."""
+    """Send the server a command and return its answer."""
     told = _program(
         [_found()], server, patience_s, input=command.encode() + b"\n", capture_output=True
     )
@@ -215,17 +215,17 @@ def _failed(server: Server, said: str) -> CollocationError:
 
 
 def _processes(server: Server) -> list[int]:
-    """Return the processes of this user that are parts of the server."""
+    """Return the current user's processes that belong to the server."""
     mark = f"CUDA_MPS_PIPE_DIRECTORY={server.directories['CUDA_MPS_PIPE_DIRECTORY']}".encode()
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and _is_part(name, mark)]
 
 
 def _is_part(pid: str, mark: bytes) -> bool:
     try:
-        if Path("/proc", pid, "comm").read_bytes().strip() != NAME:  # clients have the mark too
+        if Path("/proc", pid, "comm").read_bytes().strip() != NAME:  # clients carry the mark too
             return False
         return mark in Path("/proc", pid, "environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or is someone else's
+    except OSError:  # it has ended, or is another user's
         return False
 
 

@@ -1,4 +1,4 @@
-"""Which runs of a store shared a device, which ran alone, and which did the same work."""
+"""Runs of a store that shared a device, ran alone, or did the same work."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 PROFILED = "profiled"
 TimeRange = tuple[int, int]
-"""From when to when, ns on the monotonic clock of the machine."""
+"""Start and end in ns on the machine's monotonic clock."""
 
 
 def neighbours_of(run: StoredRun, runs: Iterable[StoredRun]) -> tuple[StoredRun, ...]:
-    """Return the runs that shared a device with a run for a while, in the order of their start.
+    """Return the runs that shared a device with a run for a while, ordered by start.
 
     They ran on the same machine at the same time, on a device of the same number or UUID; runs that
     name no device share the machine.
@@ -37,7 +37,7 @@ def neighbours_of(run: StoredRun, runs: Iterable[StoredRun]) -> tuple[StoredRun,
 
 
 def was_alone(run: StoredRun, runs: Iterable[StoredRun]) -> bool:
-    """Whether a run had its devices for itself, as far as the store and its own tags tell."""
+    """Whether a run had its devices to itself, as far as the store and its tags show."""
     tags = run.start.tags
     return (
         tags.get("seats", "1") == "1"
@@ -49,7 +49,7 @@ def was_alone(run: StoredRun, runs: Iterable[StoredRun]) -> bool:
 
 
 def same_work(run: StoredRun, other: StoredRun) -> bool:
-    """Whether two runs did the same on the same machine: command, params and host."""
+    """Whether two runs did the same work on the same machine: command, params and host."""
     mine, theirs = run.start, other.start
     return (mine.command, dict(mine.params), mine.host) == (
         theirs.command,
@@ -59,17 +59,17 @@ def same_work(run: StoredRun, other: StoredRun) -> bool:
 
 
 def is_comparable(run: StoredRun) -> bool:
-    """Whether the times of a run count: it ended well, and nothing was profiled in it."""
+    """Whether the times of a run are valid: it succeeded, and was not profiled."""
     return run.status == "finished" and PROFILED not in run.start.tags
 
 
 def time_range(run: StoredRun) -> TimeRange:
-    """Return from when to when a run went."""
+    """Return start and end of a run."""
     return run.start.at.monotonic_ns, run.end.at.monotonic_ns
 
 
 def shared_time(run: StoredRun, neighbours: Sequence[StoredRun]) -> tuple[TimeRange, ...]:
-    """Return the ranges of a run in which at least one neighbour ran, in order."""
+    """Return the time ranges of a run in which at least one neighbour ran, in order."""
     first, last = time_range(run)
     merged: list[TimeRange] = []
     for begin, end in sorted(map(time_range, neighbours)):
@@ -84,7 +84,7 @@ def shared_time(run: StoredRun, neighbours: Sequence[StoredRun]) -> tuple[TimeRa
 
 
 def spans_within(spans: Iterable[Span], ranges: Sequence[TimeRange]) -> tuple[Span, ...]:
-    """Return the spans that lie wholly in one of several ranges."""
+    """Return the spans that lie entirely within one of several ranges."""
     return tuple(
         span
         for span in spans
@@ -99,17 +99,17 @@ def _devices(run: StoredRun) -> frozenset[str]:
 
 
 def _may_overlap(run: StoredRun, other: StoredRun) -> bool:
-    """Whether two runs overlap by the wall clock; it spares reading the record of most."""
+    """Whether two runs overlap in wall-clock time, to avoid reading most records."""
     mine, theirs = (
         (each.wall_ns, each.wall_ns + round(each.seconds * 1e9)) for each in (run, other)
     )
     return mine[0] < theirs[1] and theirs[0] < mine[1]
 
 
-# Energy of runs that share a board: measured for all of them, estimated for each.
+# Energy of runs that share a board: measured in total, estimated for each run.
 #
-# A board counts its energy as a whole: what one run took of it cannot be measured. The share is an
-# estimate by a stated rule, never a measurement, and never a label to learn from.
+# A board only counts its total energy, so the share of one run cannot be measured. It is an
+# estimate by a stated rule, never a measurement, and never a training label.
 
 
 COUNTER, BUSY = ".energy_j", ".sm_active_percent"
@@ -119,14 +119,14 @@ EQUAL = "in equal parts, since no counter tells the runs apart"
 
 @dataclass(frozen=True, slots=True)
 class SharedEnergy:
-    """Energy of the boards while all of several runs ran.
+    """Energy of the boards while several runs all ran.
 
     Attributes:
-        seconds: for which all of them ran.
-        all_j: measured, of the boards, all runs and idling together; or why it is not known.
-        estimates_j: of each run, in their order: an estimate; empty if there is none.
-        rule: how it was divided.
-        idle_w: of the boards together, divided evenly before the rest; None if nobody told.
+        seconds: time in which all of them ran.
+        all_j: measured energy of the boards with all runs and idle power; or the reason for none.
+        estimates_j: estimate for each run, in their order; empty without one.
+        rule: how the energy was divided.
+        idle_w: idle power of the boards, divided evenly before the rest; None if it was not given.
     """
 
     seconds: float
@@ -137,14 +137,14 @@ class SharedEnergy:
 
 
 def shared_energy(runs: Sequence[StoredRun], *, idle_w: float | None = None) -> SharedEnergy:
-    """Return the energy of the boards that runs shared, and an estimate of each run's part.
+    """Return the energy of the boards that runs shared, and an estimate of each run's share.
 
-    What is above idle is divided by the integral of busy multiprocessors where each run has those
-    of its own slice (NVML's GPM under MIG, Hopper and later), else evenly; idling evenly.
+    Idle energy is divided evenly. The rest is divided by the integral of busy multiprocessors if
+    each run has that of its own slice (NVML's GPM under MIG, Hopper and later), else evenly.
 
     Args:
-        runs: that shared the same devices.
-        idle_w: power of the boards while nothing runs, W.
+        runs: runs that shared the same devices.
+        idle_w: idle power of the boards, W.
     """
     times = [time_range(run) for run in runs]
     begin, end = max(first for first, _ in times), min(last for _, last in times)
@@ -155,7 +155,7 @@ def shared_energy(runs: Sequence[StoredRun], *, idle_w: float | None = None) -> 
     known = [energy for energy in counted if not isinstance(energy, Absent)]
     if not known:
         return SharedEnergy(seconds, counted[0], (), "", idle_w)
-    all_j = max(known)  # all read the same boards; one that missed samples has no value
+    all_j = max(known)  # all read the same boards; a run with missing samples has no value
     weights = [_busy(run, begin, end) for run in runs]
     rule = BY_BUSY if all(weights) else EQUAL
     shares = [w / sum(weights) for w in weights] if all(weights) else [1 / len(runs)] * len(runs)
@@ -178,7 +178,7 @@ def _counted(run: StoredRun, begin: int, end: int) -> float | Absent:
 
 
 def _busy(run: StoredRun, begin: int, end: int) -> float:
-    """Return the integral of busy multiprocessors of the run's own slice; 0 if it is not known."""
+    """Return the integral of busy multiprocessors of the run's own slice; 0 if unknown."""
     of_slice = [c for c in run.columns if c.series.endswith(BUSY) and c.scope == "slice"]
     total = 0.0
     for column in of_slice:

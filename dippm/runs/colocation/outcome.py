@@ -1,4 +1,4 @@
-"""`UndoOutcome`: what became of one thing that had to be undone."""
+"""`UndoOutcome`: the result of undoing one change."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple
 
 
 class UndoOutcome(NamedTuple):
-    """What became of a slice or server of ours.
+    """The result of undoing one of our slices or servers.
 
     Attributes:
-        kind: "undone"; "nothing" if it had never been made; "changed" if someone else had removed
-            or taken it, so that nothing of ours is left; "left" if it could not be undone yet.
-        message: a sentence, "" if there is nothing to say.
+        kind: "undone"; "nothing" if it had never been created; "changed" if others removed or took
+            it, so that nothing of ours remains; "left" if it could not be undone yet.
+        message: one sentence, "" for none.
     """
 
     kind: Literal["undone", "nothing", "changed", "left"]

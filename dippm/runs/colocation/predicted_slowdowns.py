@@ -1,7 +1,7 @@
-"""`predict_slowdowns`: the slow-down that `dippm.share` predicts of runs that shared a device.
+"""`predict_slowdowns`: the slow-down that `dippm.share` predicts for runs that shared a device.
 
-What ran is known by the prediction beside each run (`dippm run --model`, `track(prediction=...)`):
-its model is read again, and must be what it was.
+The models are those of the predictions stored with the runs (`dippm run --model`,
+`track(prediction=...)`); they are read again, and must not have changed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 FILE = "file:"
 OWN = ("batch", "mig", "device")
-"""Conditions that a run may have for itself, or that are said in another way."""
+"""Conditions that may differ between the runs, or are given in another way."""
 
 
 class PredictedSlowdown(NamedTuple):
     """A predicted slow-down.
 
     Attributes:
-        slowdown: time together over time alone.
+        slowdown: time when sharing over time alone.
         low: lower end of its 90 % interval, or lower bound.
-        high: upper end, or upper bound.
-        bounds: why these are bounds; "" if they are an interval.
+        high: upper end of the interval, or upper bound.
+        bounds: reason why these are bounds; "" for an interval.
     """
 
     slowdown: float
@@ -39,10 +39,10 @@ class PredictedSlowdown(NamedTuple):
 
 
 def predict_slowdowns(runs: Sequence[StoredRun]) -> Mapping[str, PredictedSlowdown] | str:
-    """Return what is predicted of runs that shared a device, by uuid, or why nothing is.
+    """Return the predicted slow-down of each run by uuid, or the reason why there is none.
 
     Args:
-        runs: that ran at the same time, all of those that shared the device.
+        runs: all runs that shared the device at the same time.
     """
     documents = [run.prediction for run in runs]
     without = [run.uuid[:8] for run, found in zip(runs, documents, strict=True) if not found]
@@ -63,10 +63,10 @@ def predict_slowdowns(runs: Sequence[StoredRun]) -> Mapping[str, PredictedSlowdo
 
 
 def _sharing(runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """Return how runs shared, as `dippm.share` takes it.
+    """Return the way of sharing of the runs as arguments of `dippm.share`.
 
     Raises:
-        CollocationError: if they say different or no known ways.
+        CollocationError: if the ways of sharing differ or are unknown.
     """
     words = [_word(run) for run in runs]
     ways = [Sharing.parse(word) for word in words]
@@ -95,10 +95,10 @@ def _predicted(
     options: Mapping[str, Any],
     how: Mapping[str, Any],
 ) -> list[PredictedSlowdown]:
-    """Return what is predicted of each.
+    """Return the predicted slow-down of each run.
 
     Raises:
-        DippmError: as `dippm.share` does, or if a model is no longer what it was.
+        DippmError: as `dippm.share`, or if a model has changed.
     """
     from dippm.decide.sharing import share
     from dippm.estimate.model_list import Candidate
@@ -120,10 +120,10 @@ def _sizes(document: Mapping[str, Any]) -> Any:
 
 
 def _model_of(document: Mapping[str, Any]) -> str:
-    """Return the path or name of the model of a prediction.
+    """Return the path or name of a prediction's model.
 
     Raises:
-        CollocationError: if its file is gone, or another one than it was.
+        CollocationError: if its file is missing or has changed.
     """
     name = str(document.get("model") or document["source"])
     if not name.startswith(FILE):

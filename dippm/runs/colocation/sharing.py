@@ -1,4 +1,4 @@
-"""`Sharing`: how runs share a GPU, as a word of a plan says it."""
+"""`Sharing`: how runs share a GPU, in the notation of plans; `Seat`: what each run gets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Sharing(NamedTuple):
     """How runs share a GPU.
 
     Attributes:
-        kind: "none" for side by side, "mps", or "mig".
-        profile: of the MIG slice that each run gets, "" for the other kinds.
-        thread_percent: of the GPU's threads that each client of MPS may use; None for all.
-        memory_limit_mb: of device memory, MiB, that each client of MPS may take; None for all.
+        kind: "none" for time slicing, "mps", or "mig".
+        profile: profile of each run's MIG slice, "" for the other kinds.
+        thread_percent: share of the GPU's threads for each MPS client; None for no limit.
+        memory_limit_mb: device memory in MiB for each MPS client; None for no limit.
     """
 
     kind: Kind
@@ -31,14 +31,14 @@ class Sharing(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Sharing:
-        """Return what a cell of the column "Collocation" says; case and padding do not matter.
+        """Parse a cell of the column "Collocation", ignoring case and padding.
 
         Args:
-            text: "" or "-" for none, "mps", "mps:50%" (of the threads), "mps:4096mb" (limit of
-                memory), "mps:50%:4096mb", or the name of a MIG profile ("3g.20gb").
+            text: "" or "-" for none, "mps", "mps:50%" (share of threads), "mps:4096mb" (memory
+                limit), "mps:50%:4096mb", or the name of a MIG profile ("3g.20gb").
 
         Raises:
-            CollocationError: if it is none of these, or a number is out of its range.
+            CollocationError: if it is none of these, or a number is out of range.
         """
         word = text.strip().casefold()
         if word in NONE:
@@ -79,20 +79,20 @@ def _unknown(text: str) -> CollocationError:
     return CollocationError(f"{shortened(text)!r} says no way to share a GPU", hint)
 
 
-# `Seat`: what one of the runs that share devices is given.
+# The allocation of one of the runs that share devices.
 
 
 class Seat(NamedTuple):
-    """The place of one run on the devices.
+    """The allocation of one run.
 
     Attributes:
-        environment: variables that its process is started with, on top of the usual ones:
-            CUDA_VISIBLE_DEVICES by UUID, CUDA_MPS_* under MPS; empty without a GPU.
+        environment: additional variables for its process: CUDA_VISIBLE_DEVICES by UUID, CUDA_MPS_*
+            under MPS; empty without a GPU.
         devices: UUIDs of the whole GPUs; empty without a GPU.
         slice: profile of its MIG slice, "" for none.
-        sharing: as it was asked for, see `Sharing`; "" for none.
-        facts: what is recorded on the run: how the devices are shared, the layout before, processes
-            of others that were seen on the card.
+        sharing: requested way of sharing, see `Sharing`; "" for none.
+        facts: facts to record with the run: way of sharing, previous layout, other processes on the
+            GPU.
     """
 
     environment: Mapping[str, str]
@@ -103,9 +103,9 @@ class Seat(NamedTuple):
 
     @property
     def visible(self) -> tuple[str, ...]:
-        """UUIDs of what the run sees: its GPUs, or its slice; what is to be sampled for it.
+        """UUIDs of the GPUs or the slice that the run sees, which are also those to sample.
 
-        Of a slice NVML and GPM tell the memory and the activity of its own, and the board's power.
+        For a slice, NVML and GPM report its own memory and activity, and the power of its board.
         """
         shown = self.environment.get("CUDA_VISIBLE_DEVICES", "")
         return tuple(shown.split(",")) if shown else ()

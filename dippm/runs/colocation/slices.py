@@ -1,7 +1,7 @@
-"""MIG slices: which a GPU has, and ours, made at chosen places and destroyed again.
+"""MIG slices: the profiles of a GPU, and slices of our own at chosen placements.
 
-A slice is a GPU instance that one compute instance fills. Identifiers, sizes and places of profiles
-are the driver's. MIG mode is never switched, and no GPU is reset.
+A slice is a GPU instance with one compute instance that fills it. Ids, sizes and placements come
+from the driver. MIG mode is never switched, and no GPU is reset.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SHARED_ENGINES = 0
 
 
 class Profile(NamedTuple):
-    """A MIG profile as the driver of a GPU tells it.
+    """A MIG profile of a GPU as its driver reports it.
 
     Attributes:
-        name: for instance "3g.20gb".
-        id: of the driver.
-        compute_slices: the number before "g".
-        most: how many such instances there may be.
+        name: name such as "3g.20gb".
+        id: the driver's id.
+        compute_slices: number before "g".
+        most: largest number of such instances.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Profile(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """A GPU instance that exists.
+    """An existing GPU instance.
 
     Attributes:
-        id: of the driver; free for the next instance when this one is gone.
-        profile_id: of the driver.
+        id: the driver's id, reused after the instance is destroyed.
+        profile_id: the driver's id of the profile.
         start: first memory slice.
-        size: memory slices.
+        size: number of memory slices.
     """
 
     id: int
@@ -50,10 +50,10 @@ class Instance(NamedTuple):
 
 
 def check_mode(board: Board) -> None:
-    """Refuse a GPU whose MIG mode is not on.
+    """Refuse a GPU that is not in MIG mode.
 
     Raises:
-        CollocationError: with the command that an administrator may give.
+        CollocationError: if the mode is off, with the command for an administrator.
     """
     try:
         current, pending = board.nvml.nvmlDeviceGetMigMode(board.handle)
@@ -81,7 +81,7 @@ def profiles(board: Board) -> tuple[Profile, ...]:
     """Return the MIG profiles of a GPU.
 
     Raises:
-        CollocationError: if the driver does not tell.
+        CollocationError: if the driver does not list them.
     """
     nvml = board.nvml
     found = []
@@ -101,10 +101,10 @@ def profiles(board: Board) -> tuple[Profile, ...]:
 
 
 def possible_placements(board: Board, profile: Profile) -> tuple[Placement, ...]:
-    """Return the places of a profile, whatever is there.
+    """Return all placements of a profile, occupied or not.
 
     Raises:
-        CollocationError: if the driver does not tell.
+        CollocationError: if the driver does not list them.
     """
     nvml, count = board.nvml, c_uint()
     try:
@@ -124,10 +124,10 @@ def possible_placements(board: Board, profile: Profile) -> tuple[Placement, ...]
 
 
 def layout(board: Board, known: tuple[Profile, ...]) -> tuple[Instance, ...]:
-    """Return the GPU instances that exist, in the order of their places.
+    """Return the existing GPU instances, ordered by position.
 
     Raises:
-        CollocationError: if the driver does not tell.
+        CollocationError: if the driver does not list them.
     """
     try:
         found = [_read_instance(board, handle) for p in known for handle in _handles(board, p)]
@@ -139,7 +139,7 @@ def layout(board: Board, known: tuple[Profile, ...]) -> tuple[Instance, ...]:
 def placements_of(
     instances: tuple[Instance, ...], known: tuple[Profile, ...]
 ) -> tuple[Placement, ...]:
-    """Return instances as places of profiles; a profile that is not known is named by its id."""
+    """Return the placements of instances; an unknown profile is named by its id."""
     names = {profile.id: profile.name for profile in known}
     return tuple(
         Placement(names.get(i.profile_id, f"profile {i.profile_id}"), i.start, i.size)
@@ -148,7 +148,7 @@ def placements_of(
 
 
 def create_instance(board: Board, profile: Profile, place: Placement) -> Instance:
-    """Make a GPU instance at a place.
+    """Create a GPU instance at a placement.
 
     Raises:
         CollocationError: if the driver refuses.
@@ -165,7 +165,7 @@ def create_instance(board: Board, profile: Profile, place: Placement) -> Instanc
 
 
 def create_compute_instance(board: Board, profile: Profile, instance: Instance) -> str:
-    """Make the compute instance that fills a GPU instance, and return the UUID of the slice.
+    """Create the compute instance that fills a GPU instance; return the UUID of the slice.
 
     Raises:
         CollocationError: if the driver refuses.
@@ -188,7 +188,7 @@ def create_compute_instance(board: Board, profile: Profile, instance: Instance) 
 
 
 def full_profile_id(board: Board, handle: Any, compute_slices: int) -> int:
-    """Return the profile of the compute instance that takes all of a GPU instance."""
+    """Return the profile id of the compute instance that fills a GPU instance."""
     nvml = board.nvml
     for asked in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:
@@ -201,7 +201,7 @@ def full_profile_id(board: Board, handle: Any, compute_slices: int) -> int:
 
 
 def handle_of(board: Board, instance: Instance) -> Any | None:
-    """Return the handle of an instance that is exactly as it was, None if there is none."""
+    """Return the handle of an instance that is exactly as recorded, else None."""
     for handle in _handles(board, Profile("", instance.profile_id, 0, 0)):
         if _read_instance(board, handle) == instance:
             return handle

@@ -1,8 +1,8 @@
-"""`slowdown`: how much longer runs take together than alone, from what a store holds.
+"""`slowdown`: how much longer runs take when sharing a GPU than alone, from a store.
 
-A step is a span, as in `dippm.runs.tracking.steps`; of a run that shared a device, those count that
-lie in the time in which a neighbour ran. A run without spans is taken by its whole duration, if
-neighbours ran for nearly all of it.
+Steps are spans, as in `dippm.runs.tracking.steps`; for a run that shared a device only those during
+a neighbour's run count. A run without spans is judged by its total duration if neighbours ran for
+nearly all of it.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ Held = Literal["inside", "above", "below", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class RunSlowdown:
-    """A run that shared a device, beside runs of the same work that did not.
+    """A run that shared a device, compared with runs of the same work alone.
 
     Attributes:
-        uuid: of the run.
-        name: of the run.
-        sharing: how it shared, as it was recorded; "" if nothing was.
-        what: what was timed: "latency_ms" of its steps, or "seconds" of the whole run.
-        shared: of the run while it shared; None if it cannot be had.
-        alone: mean of the runs alone; None if there is none.
-        alone_low: the least of them.
-        alone_high: the most of them.
-        alone_runs: their uuids.
-        noise_percent: two standard errors of both means, relative; None if they cannot be had.
-        overlap: part of the run's time in which a neighbour ran, 0 to 1.
-        reason: why `shared` or `alone` is None.
-        foretold: the slow-down that `dippm.share` predicts; None if it cannot be had.
+        uuid: uuid of the run.
+        name: name of the run.
+        sharing: recorded way of sharing; "" without one.
+        what: timed quantity: "latency_ms" of the steps, or "seconds" of the whole run.
+        shared: value while sharing; None if it is missing.
+        alone: mean of the runs alone; None without any.
+        alone_low: smallest value of the runs alone.
+        alone_high: largest value of the runs alone.
+        alone_runs: uuids of the runs alone.
+        noise_percent: two standard errors of both means, relative; None if unknown.
+        overlap: share of the run's time in which a neighbour ran, 0 to 1.
+        reason: reason why `shared` or `alone` is None.
+        foretold: slow-down that `dippm.share` predicts; None if it is missing.
         foretold_low: lower end of its interval, or lower bound.
-        foretold_high: upper end, or upper bound.
-        foretold_reason: why it cannot be had, or why it has bounds in place of an interval.
+        foretold_high: upper end of the interval, or upper bound.
+        foretold_reason: reason why it is missing, or has bounds instead of an interval.
     """
 
     uuid: str
@@ -72,7 +72,7 @@ class RunSlowdown:
 
     @property
     def held(self) -> Held:
-        """Whether the slow-down lies within what was foretold, but for the noise."""
+        """Whether the slow-down lies within the prediction, allowing for noise."""
         measured, low, high = self.slowdown, self.foretold_low, self.foretold_high
         if measured is None or low is None or high is None:
             return "unknown"
@@ -83,12 +83,12 @@ class RunSlowdown:
 
     @property
     def slowdown(self) -> float | None:
-        """Time together over time alone: 1 is no loss."""
+        """Time when sharing over time alone: 1 means no loss."""
         return self.shared / self.alone if self.shared and self.alone else None
 
     @property
     def verdict(self) -> Verdict:
-        """Slower or faster only where the noise does not say as much."""
+        """Slower or faster only if the difference exceeds the noise."""
         if self.slowdown is None:
             return "unknown"
         if abs(self.slowdown - 1) <= (self.noise_percent or 0.0) / 100:
@@ -98,11 +98,11 @@ class RunSlowdown:
 
 @dataclass(frozen=True, slots=True)
 class Slowdowns:
-    """All runs that shared devices with one, and the energy that they took together.
+    """Slow-downs of all runs that shared devices, and their common energy.
 
     Attributes:
-        runs: the one that was asked for first.
-        energy: of their boards while all of them ran.
+        runs: slow-down of each run, the requested one first.
+        energy: energy of their boards while all of them ran.
     """
 
     runs: tuple[RunSlowdown, ...]
@@ -133,7 +133,7 @@ class Slowdowns:
         }
 
     def with_predictions(self, foretold: Mapping[str, PredictedSlowdown] | str) -> Slowdowns:
-        """Return the same with what was foretold of each run, see `predict_slowdowns`."""
+        """Return a copy with the prediction for each run, see `predict_slowdowns`."""
         if isinstance(foretold, str):
             runs = [replace(run, foretold_reason=foretold) for run in self.runs]
         else:
@@ -151,13 +151,13 @@ class Slowdowns:
         return replace(self, runs=tuple(runs))
 
     def key_figures(self) -> dict[str, float]:
-        """Return what lists of runs can search, of the run that was asked for."""
+        """Return searchable numbers of the requested run."""
         asked = self.runs[0]
         return {} if asked.slowdown is None else {"slowdown": asked.slowdown}
 
     def __str__(self) -> str:
         head = f" {'run':<22}{'shared':<14}{'alone':<14}{'runs':>5}{'slow-down':>11}{'noise':>9}"
-        lines = [head, *map(_line, self.runs), *_foretold_lines(self), *_energy_lines(self)]
+        lines = [head, *map(_line, self.runs), *_prediction_lines(self), *_energy_lines(self)]
         return "\n".join(lines)
 
 
@@ -169,17 +169,17 @@ def slowdown(
     span: str | None = None,
     idle_w: float | None = None,
 ) -> Slowdowns:
-    """Hold a run that shared a device, and its neighbours, against runs of the same work alone.
+    """Compare a run that shared a device, and its neighbours, with runs of the same work alone.
 
     Args:
-        run: of the store.
-        runs: further runs of it; neighbours, and runs of the same work alone, are found among them.
-        alone: takes these as the runs alone, whatever they ran; for a run whose command differs.
-        span: name of the steps; by default "forward", or the only name there is.
-        idle_w: power of the boards while nothing runs, W, for the estimate of energy.
+        run: run of the store.
+        runs: other runs of the store, among them neighbours and runs of the same work alone.
+        alone: runs to use as the runs alone, whatever they ran; for a command that differs.
+        span: name of the steps; by default "forward", or the only name of spans.
+        idle_w: idle power of the boards, W, for the estimate of energy.
 
     Raises:
-        RunError: if the run shared nothing, or is one whose times do not count.
+        RunError: if the run shared no device, or its times are invalid.
     """
     every = [run, *(other for other in runs if other.uuid != run.uuid)]
     others = neighbour_runs.neighbours_of(run, every)
@@ -193,18 +193,21 @@ def slowdown(
             f"the times of run {run.uuid[:8]} do not count: it is {run.status}, or was profiled",
             "Give a run that finished, without a profiler.",
         )
-    found = [_slowed(each, every, alone if each is run else (), span) for each in (run, *others)]
+    found = [
+        _measure_slowdown(each, every, alone if each is run else (), span)
+        for each in (run, *others)
+    ]
     return Slowdowns(tuple(found), shared_energy((run, *others), idle_w=idle_w))
 
 
-def _slowed(
+def _measure_slowdown(
     run: StoredRun, every: Sequence[StoredRun], given: Sequence[StoredRun], span: str | None
 ) -> RunSlowdown:
     others = neighbour_runs.neighbours_of(run, every)
     shared = neighbour_runs.shared_time(run, others)
     first, last = neighbour_runs.time_range(run)
     overlap = sum(end - begin for begin, end in shared) / max(1, last - first)
-    solo = list(given) or _alone(run, every)
+    solo = list(given) or _find_runs_alone(run, every)
     what, mine, error, reason = _time(run, span, shared, overlap)
     if not neighbour_runs.is_comparable(run):
         mine, reason = None, f"its times do not count: it is {run.status}, or was profiled"
@@ -234,10 +237,10 @@ def _slowed(
     )
 
 
-def _alone(run: StoredRun, every: Sequence[StoredRun]) -> list[StoredRun]:
+def _find_runs_alone(run: StoredRun, every: Sequence[StoredRun]) -> list[StoredRun]:
     """Return the runs of the same work alone: of the same experiment, or else of any.
 
-    What the store lists decides first, since the record of a run has to be fetched.
+    Fields in the list are checked first, since the record of a run has to be fetched.
     """
     finished = [o for o in every if o.uuid != run.uuid and o.status == run.status]
     for mine in (True, False):
@@ -260,7 +263,7 @@ def _time(
     ranges: Sequence[neighbour_runs.TimeRange] | None,
     overlap: float,
 ) -> tuple[str, float | None, float, str]:
-    """Return what was timed, the time, its relative standard error, and why there is none."""
+    """Return quantity, time, relative standard error, and the reason for a missing time."""
     if run.spans:
         spans = run.spans if ranges is None else neighbour_runs.spans_within(run.spans, ranges)
         try:
@@ -280,7 +283,7 @@ def _noise(
 ) -> float | None:
     """Return two standard errors of the quotient, in percent.
 
-    Of several runs alone their spread counts; of one, that of its steps.
+    Several runs alone give their own spread; a single one gives that of its steps.
     """
     if mine is None or not times:
         return None
@@ -302,7 +305,7 @@ def _line(run: RunSlowdown) -> str:
     return f"{start}  {printable(run.reason) or run.verdict}"
 
 
-def _foretold_lines(found: Slowdowns) -> Iterator[str]:
+def _prediction_lines(found: Slowdowns) -> Iterator[str]:
     reasons = dict.fromkeys(run.foretold_reason for run in found.runs if run.foretold_reason)
     if all(run.foretold is None for run in found.runs):
         yield from (f" slow-down not predicted: {printable(reason)}" for reason in reasons)

@@ -1,4 +1,4 @@
-"""Plans: runs in a table, carried out workload by workload, with what became of each written back.
+"""Plans: tables of runs, executed workload by workload, with the status of each row written back.
 
-a file → rows (`table`, `sweep`) → workloads → rows in processes of their own → the file again
+a file → rows (`table`, `sweep`) → workloads → rows in separate processes → the file again
 """

@@ -1,4 +1,4 @@
-"""`AssumedBoards`: GPUs that a plan is meant for, known from the catalogue, none of them here."""
+"""`AssumedBoards`: GPUs of another machine that a plan is meant for, from the catalogue."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOST_BOARDS = 64
 
 
 class AssumedBoards(NamedTuple):
-    """As many GPUs of one kind as a machine is said to have.
+    """GPUs of one kind in an assumed machine.
 
     Attributes:
-        device: of the catalogue.
-        boards: how many; their indices are 0 to `boards` - 1.
+        device: GPU of the catalogue.
+        boards: number of GPUs; their indices are 0 to `boards` - 1.
     """
 
     device: Device
@@ -28,11 +28,11 @@ class AssumedBoards(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AssumedBoards:
-        """Read "a100x4", or "a100" for one.
+        """Parse "a100x4", or "a100" for one GPU.
 
         Raises:
-            PlanError: if the number makes no sense, or the device is no GPU.
-            UnknownNameError: if no device has this name.
+            PlanError: if the number is invalid, or the device is not a GPU.
+            UnknownNameError: if the device does not exist.
         """
         name, number = text.strip(), 1
         if (found := re.fullmatch(r"(.*\S)\s*[x×*]\s*([0-9]{1,6})", name)) is not None:
@@ -46,18 +46,18 @@ class AssumedBoards(NamedTuple):
         return cls(device, number)
 
     def look_at(self, devices: Sequence[str], sharing: Sequence[str]) -> None:
-        """Raise what would keep runs from sharing these GPUs, as the function of this name would.
+        """Raise if runs cannot share these GPUs, as the function of the same name does.
 
-        Whether a real one is in MIG mode, busy or of another driver is not known here.
+        MIG mode, other users and driver of the real GPUs are not known here.
 
         Raises:
-            CollocationError: if there are no such devices, or they cannot be shared so: slices of
-                one workload have to go together.
+            CollocationError: if there are no such devices, or they cannot be shared this way: the
+                slices of a workload have to fit together.
             UnknownNameError: if they have no such MIG profile.
         """
         ways = ways_of(devices, sharing)
         for index in devices:
-            # A UUID may be that of any GPU; an index may not.
+            # A UUID may belong to any GPU; an index must exist.
             if index.isdecimal() and int(index) >= self.boards:
                 has = f"{self.boards} × {self.device.name}, 0 to {self.boards - 1}"
                 raise CollocationError(f"there is no GPU {index}", f"Assumed are {has}.")
@@ -78,19 +78,19 @@ class AssumedBoards(NamedTuple):
             raise CollocationError(f"{' and '.join(wanted)} do not go together", hint)
 
 
-# Devices of a plan, looked at before anything is begun: nothing is made, nothing is changed.
+# Check of a plan's devices before anything starts; it changes nothing.
 
 
 def look_at(devices: Sequence[str], sharing: Sequence[str]) -> None:
-    """Raise what keeps runs from sharing devices, as far as it can be known by looking.
+    """Raise if runs cannot share devices, as far as a look at them can tell.
 
     Args:
-        devices: of each of the runs, by index or UUID; none needs none.
-        sharing: how each run shares them.
+        devices: devices that each of the runs uses, by index or UUID; empty without a GPU.
+        sharing: way of sharing of each run.
 
     Raises:
-        CollocationError: if there are no such devices, or they cannot be shared so.
-        UnknownNameError: if one has no such MIG profile.
+        CollocationError: if there are no such devices, or they cannot be shared this way.
+        UnknownNameError: if a device has no such MIG profile.
     """
     ways = set(ways_of(devices, sharing))
     if not devices:
@@ -102,10 +102,10 @@ def look_at(devices: Sequence[str], sharing: Sequence[str]) -> None:
 
 
 def ways_of(devices: Sequence[str], sharing: Sequence[str]) -> list[Sharing]:
-    """Return how each of some runs shares the same devices.
+    """Return the way in which each of some runs shares the same devices.
 
     Raises:
-        CollocationError: if they do not share them in one way, or there is nothing to share.
+        CollocationError: if the ways differ, or there is no run.
     """
     ways = [Sharing.parse(text) for text in sharing]
     if len({way.kind for way in ways}) > 1:

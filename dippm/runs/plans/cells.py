@@ -1,6 +1,6 @@
-"""Cells of a CSV file with the bytes that they stand in, so that one can be written and no other.
+"""Cells of a CSV file with their byte positions, so that single cells can be replaced.
 
-RFC 4180 with padding: spaces and tabs around a cell are not part of it, also around quotes.
+RFC 4180 with padding: spaces and tabs around a cell, also around its quotes, are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dippm.errors import PlanError
 
 MOST_ROWS, MOST_CELLS = 200_000, 1_000
-"""Records of a file, and cells of a record; a plan has ten of the latter."""
+"""Limits for records of a file and cells of a record; a plan has ten columns."""
 BOM = b"\xef\xbb\xbf"
 _CELL = re.compile(rb'[ \t]*"((?:[^"]|"")*)"[ \t]*(?=[,\r\n]|\Z)|[^,\r\n]*')
 _NEWLINE = re.compile(rb"\r\n|\n|\r")
@@ -24,9 +24,9 @@ class Cell(NamedTuple):
     """A cell of a file.
 
     Attributes:
-        text: without padding and quotes.
-        start: first byte, padding included.
-        end: behind the last.
+        text: text without padding and quotes.
+        start: position of the first byte, padding included.
+        end: position after the last byte.
     """
 
     text: str
@@ -35,11 +35,11 @@ class Cell(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A line of a table; a quoted cell may hold line ends.
+    """A record of a table; a quoted cell may contain line ends.
 
     Attributes:
         line: number of its first line in the file, from 1.
-        cells: from left to right.
+        cells: cells from left to right.
     """
 
     line: int
@@ -47,11 +47,11 @@ class Record(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """Where the status of a row is written.
+    """The cells that hold the status of a row.
 
     Attributes:
-        status: cell of its status.
-        run: cell of the uuid of its run.
+        status: cell of the status.
+        run: cell of the run's uuid.
     """
 
     status: Cell
@@ -59,20 +59,20 @@ class Slots(NamedTuple):
 
 
 def records(data: bytes) -> list[Record]:
-    """Return the records of a file that are not blank.
+    """Return the non-blank records of a file.
 
     Raises:
-        PlanError: if it is no text, a quote is never closed, or there are more than any plan has.
+        PlanError: if it is not text, a quote is not closed, or a limit is exceeded.
     """
     found = (record for record in _records(data) if any(cell.text for cell in record.cells))
-    held = list(islice(found, MOST_ROWS + 2))  # one line is the first
+    held = list(islice(found, MOST_ROWS + 2))  # the header, and one row beyond the limit
     if len(held) > MOST_ROWS + 1:
         raise PlanError(f"it has more than {MOST_ROWS:,} rows", "Write several plans.")
     return held
 
 
 def replaced(data: bytes, texts: dict[Cell, str]) -> bytes:
-    """Return the bytes with other text in some cells, as wide as they were where it fits."""
+    """Return the bytes with new text in some cells, padded to the old width where it fits."""
     pieces, at = [], 0
     for cell in sorted(texts, key=lambda cell: cell.start):
         pieces += [data[at : cell.start], _fitted(texts[cell], data[cell.start : cell.end])]
@@ -81,7 +81,7 @@ def replaced(data: bytes, texts: dict[Cell, str]) -> bytes:
 
 
 def quoted(text: str) -> str:
-    """Return text as a cell spells it."""
+    """Return text quoted as a cell if necessary."""
     plain = text == text.strip(PADDING) and not set(text) & set(',"\r\n')
     return text if plain else '"' + text.replace('"', '""') + '"'
 
@@ -99,7 +99,7 @@ def _records(data: bytes) -> Iterator[Record]:
         cells = []
         while True:
             match = _CELL.match(data, at)
-            assert match is not None  # of nothing, if of nothing else
+            assert match is not None  # it matches the empty string at least
             cells.append(Cell(_text(match, line), match.start(), match.end()))
             at = match.end()
             if len(cells) > MOST_CELLS:

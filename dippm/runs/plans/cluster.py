@@ -1,8 +1,8 @@
-"""A plan on several nodes, through Ray: a workload goes to the node that has its devices free.
+"""Execute a plan on several nodes through Ray: a workload runs on the node with free GPUs.
 
-Each is a task that owns as many GPUs as its rows name; Ray says which, and they take the places of
-those that the plan names. The current folder and this package lie at the same paths on every node.
-Where a task ends early its rows end too, for they follow the process that runs them.
+Each workload is a task that owns as many GPUs as its rows name; Ray assigns them, and they replace
+those that the plan names. The current folder and this package have the same paths on every node.
+If a task ends early, its rows end too, since they watch the process that runs them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from dippm.runs.plans.workload import Workload
 
 POLL_S = 0.2
 MOST_LINES = 1000
-"""Of what the rows of a workload print, the last so many come back."""
+"""Most lines of output of a workload that are returned, the last ones."""
 HANDED_ON = ("DIPPM_", "MLFLOW_", "XDG_STATE_HOME")
 
 
 class RemoteJob(NamedTuple):
-    """A workload on its way to a node.
+    """A workload sent to a node.
 
     Attributes:
-        workload: of the plan.
-        numbers: of its rows that are to be run.
-        plan: the file.
-        group: that its runs are recorded under.
-        folder: where it is run.
-        options: how.
+        workload: workload of the plan.
+        numbers: numbers of the rows to run.
+        plan: path of the plan.
+        group: name that groups the runs.
+        folder: working directory.
+        options: options of the plan.
     """
 
     workload: Workload
@@ -54,17 +54,17 @@ class RemoteJob(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it needs."""
+        """Number of GPUs that it needs."""
         return len({device for row in self.workload.rows for device in row.devices})
 
 
 class JobReport(NamedTuple):
-    """What came of a job.
+    """The result of a job.
 
     Attributes:
-        rows: status, uuid and seconds of each row that was begun or refused, by number.
-        lines: what they printed, with the name of each.
-        remarks: what was said.
+        rows: status, uuid and seconds of each row that was started or refused, by number.
+        lines: printed lines, each with the name of its run.
+        remarks: remarks for the user.
     """
 
     rows: Mapping[int, tuple[Status, str, float]]
@@ -73,7 +73,7 @@ class JobReport(NamedTuple):
 
 
 class _JobLog:
-    """The writer and the observer of a job: what they are told goes back with it."""
+    """The writer and observer of a job, which collects everything for its report."""
 
     def __init__(self) -> None:
         self.rows: dict[int, tuple[Status, str, float]] = {}
@@ -95,11 +95,11 @@ class _JobLog:
 
 
 def run_remote_job(job: RemoteJob) -> JobReport:
-    """Carry a workload out, on the node that it was sent to."""
+    """Execute a workload on the node that it was sent to."""
     import ray
 
     os.chdir(job.folder)
-    os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, for its own workers
+    os.environ.pop("OMP_NUM_THREADS", None)  # set by Ray for its own workers
     workload = on_devices(job.workload, [str(gpu) for gpu in ray.get_gpu_ids()])
     rows = tuple(row for row in workload.rows if row.number in job.numbers)
     notes = _JobLog()
@@ -125,9 +125,9 @@ def run_remote_job(job: RemoteJob) -> JobReport:
 
 
 def on_devices(workload: Workload, gpus: list[str]) -> Workload:
-    """Return a workload whose devices are those that a node gave it, in the order of the plan's.
+    """Return a workload with its devices replaced by those of the node, in the plan's order.
 
-    Its letters stay those of the plan: runs are called the same on every node.
+    The letters stay those of the plan, so names of runs do not depend on the node.
     """
     named = dict.fromkeys(device for row in workload.rows for device in row.devices)
     given = dict(zip(named, gpus, strict=True)) if named else {}
@@ -139,13 +139,13 @@ def on_devices(workload: Workload, gpus: list[str]) -> Workload:
 
 
 class Cluster:
-    """Nodes that do jobs.
+    """A Ray cluster that executes jobs.
 
     Args:
-        address: "auto" for the cluster that is running here, "local" for a new one.
+        address: "auto" for the cluster running here, "local" for a new one.
 
     Raises:
-        PlanError: if Ray is not installed, or there is no such cluster.
+        PlanError: if Ray is not installed, or the cluster does not exist.
     """
 
     def __init__(self, address: str) -> None:
@@ -160,11 +160,11 @@ class Cluster:
             raise PlanError(str(error), hint) from error
 
     def leave(self) -> None:
-        """Leave the cluster; a local one ends."""
+        """Disconnect; a local cluster is shut down."""
         self._ray.shutdown()
 
     def check(self, jobs: list[RemoteJob]) -> None:
-        """Refuse what would wait for ever.
+        """Refuse jobs that would wait for ever.
 
         Raises:
             PlanError: if no node has as many GPUs as a workload needs.
@@ -186,7 +186,7 @@ class Cluster:
         interrupts: Interrupts,
         observer: PlanObserver,
     ) -> list[int]:
-        """Have all jobs done; return the numbers of the rows that were begun."""
+        """Execute all jobs; return the numbers of the rows that were started."""
         do = self._ray.remote(run_remote_job)
         waiting = {
             do.options(num_cpus=1, num_gpus=job.gpus, max_retries=0).remote(job): job
@@ -211,7 +211,7 @@ class Cluster:
         try:
             report = self._ray.get(key)
         except self._ray.exceptions.TaskCancelledError:
-            return []  # it was never begun
+            return []  # it was never started
         except self._ray.exceptions.RayError as error:
             status = Status("INTERRUPTED" if asked else "LOST")
             lost = str(error).strip().splitlines()[-1][:200]

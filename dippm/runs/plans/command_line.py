@@ -1,4 +1,4 @@
-"""A row that a command line spells instead of a plan."""
+"""A row given on the command line instead of in a plan."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def run_config_of_words(
     store: str = "",
     json: bool = False,
 ) -> RunConfig:
-    """Return the order of a command with its arguments.
+    """Return the run configuration of a command with its arguments.
 
     Args:
-        words: a Python file or a program, and its arguments, which stay as they are.
-        experiment: what runs are gathered under.
-        workload: runs that belong together share one, which is their group.
+        words: a Python file or a program, and its arguments, which are not changed.
+        experiment: name of the experiment that groups runs.
+        workload: group of the run.
         devices: GPUs by index or UUID.
-        sharing: how they are shared, "" for not at all.
-        listeners: names joined by "+"; "" for those that work here, "-" for the run's tree only.
-        name: of the run; "" for the command.
-        timeout_s: it is ended after so long; 0 for no limit.
+        sharing: way of sharing the devices, "" for none.
+        listeners: names joined by "+"; "" for those that work here, "-" for the process tree only.
+        name: name of the run; "" for the command.
+        timeout_s: time limit; 0 for none.
         hz: samples per second.
-        store: URI, "" for the usual one.
-        json: one line about the run on stdout when it has ended.
+        store: URI of the store, "" for the default one.
+        json: whether one line of JSON about the run is printed on stdout at the end.
 
     Raises:
         PlanError: if there is no such file or program.
-        ListenerError: if a listener cannot work here; `UnknownNameError` if there is none.
+        ListenerError: if a listener cannot work here; `UnknownNameError` if it does not exist.
     """
     named, profiler = split_profiler(read_listeners(listeners))
     if listeners and (named or not profiler):
@@ -80,7 +80,7 @@ def run_config_of_words(
 
 
 def _working(devices: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the sources of GPUs if there is one: nobody asked, so nothing has to work."""
+    """Return the GPU sources that work here; none were requested, so none are required."""
     from dippm.measure.sources.calls import NotHere
     from dippm.measure.sources.nvml_session import Session
 
@@ -92,14 +92,14 @@ def _working(devices: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{GPU}:{device}" for device in devices) if len(devices) > 1 else (GPU,)
 
 
-# One command that shares a device, without a plan: seated, run in the foreground, undone.
+# A single command on shared devices: allocate, run in the foreground, undo.
 
 
 HANDED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
 def environment_on(devices: Sequence[str]) -> dict[str, str]:
-    """Return the variables of a process that uses some devices alone, which takes no undoing.
+    """Return the environment of a process that uses devices alone; nothing has to be undone.
 
     Raises:
         CollocationError: if there is no such device.
@@ -109,13 +109,13 @@ def environment_on(devices: Sequence[str]) -> dict[str, str]:
 
 
 def run_seated(config: RunConfig, devices: Sequence[str], sharing: str) -> int:
-    """Run a command that shares devices, as `dippm run` does, and leave them as they were.
+    """Run a command on shared devices, as `dippm run` does, and restore the devices.
 
     Returns:
         The exit code of the command.
 
     Raises:
-        CollocationError: if the devices cannot be shared so, or cannot be restored.
+        CollocationError: if the devices cannot be shared this way, or cannot be restored.
         UnknownNameError: if there is no such MIG profile.
     """
     with (
@@ -131,7 +131,7 @@ def run_seated(config: RunConfig, devices: Sequence[str], sharing: str) -> int:
 def _in_the_foreground(config: RunConfig, environment: dict[str, str]) -> int:
     """Wait for the small process that runs the command in our group, where Ctrl-C reaches it.
 
-    A signal that is ignored, as under nohup, stays so, for the command too.
+    An ignored signal, as under nohup, stays ignored, for the command too.
     """
     held = write_to_memory(config)
     follow = f"from dippm.base.process import follow_parent; follow_parent({os.getpid()}, 15)"
@@ -139,7 +139,7 @@ def _in_the_foreground(config: RunConfig, environment: dict[str, str]) -> int:
     before = {number: signal.getsignal(number) for number in (*HANDED_ON, signal.SIGINT)}
     before = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
     if signal.SIGINT in before:
-        signal.signal(signal.SIGINT, lambda *_: None)  # not ignored: the command would inherit that
+        signal.signal(signal.SIGINT, lambda *_: None)  # a handler: SIG_IGN would be inherited
     words = [sys.executable, "-P", "-c", boot(run), *config.command[:1]]
     with subprocess.Popen(words, env=environment, pass_fds=(held,)) as process:
         os.close(held)

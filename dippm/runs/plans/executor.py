@@ -1,4 +1,4 @@
-"""One workload, carried out: seats, preparation, one token for all, and what became of each row."""
+"""Execute one workload: allocate devices, prepare all rows, start them together, record results."""
 
 from __future__ import annotations
 
@@ -23,19 +23,24 @@ from dippm.runs.plans.status import Status
 from dippm.runs.plans.workload import Workload
 
 PATIENCE_S = 20.0
-"""A row that was asked to end has time for SIGINT, SIGTERM and SIGKILL; then it is asked again."""
+"""Seconds for a row to end after SIGINT, SIGTERM and SIGKILL, before it is asked again."""
 LOOK_S = 1.0
 NOT_SEATED = Status("FAILED", "devices")
 
 
 class WorkloadExecutor:
-    """Carries a workload out.
+    """Executes a workload.
 
     Args:
-        workload: with all of its rows.
-        rows: of it, those that are to be run.
-        plan: the file, None for rows of a command line.
-        group: that its runs are recorded under.
+        workload: workload with all its rows.
+        rows: rows of the workload to run.
+        plan: path of the plan, None for a row of a command line.
+        group: name that groups the runs.
+        options: options of the plan.
+        writer: records the status of rows.
+        journal: records what a crash would have to undo.
+        interrupts: signals that ask to end.
+        observer: is notified of progress.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class WorkloadExecutor:
         self._began = 0.0
 
     def run(self) -> tuple[int, ...]:
-        """Carry it out; return the numbers of the rows that were begun."""
+        """Execute the workload; return the numbers of the rows that were started."""
         with ExitStack() as undone, self._selector:
             try:
                 seats = self._seats(undone)
@@ -73,7 +78,7 @@ class WorkloadExecutor:
         return tuple(one.row.number for one in self._running) if self._passed else ()
 
     def _seats(self, undone: ExitStack) -> dict[int, Seat]:
-        """Return the seat of each row by its number; rows of the same devices share them."""
+        """Return the seat of each row by number; rows of the same devices share them."""
         by_devices: dict[tuple[str, ...], list[PlanRow]] = {}
         for row in self._rows:
             by_devices.setdefault(row.devices, []).append(row)
@@ -110,7 +115,7 @@ class WorkloadExecutor:
                 self._go(gate)
                 self._until(lambda: all(one.over for one in self._running))
         except BaseException:
-            for one in (*self._running, *self._running):  # asked twice, it ends at once
+            for one in (*self._running, *self._running):  # the second request ends it at once
                 one.ask()
             raise
         finally:
@@ -139,7 +144,7 @@ class WorkloadExecutor:
         self._selector.register(one.output, selectors.EVENT_READ, lambda: self._print(one))
 
     def _go(self, gate: StartBarrier) -> None:
-        """Write what is about to happen, then let all start at once."""
+        """Record what is about to happen, then start all rows at once."""
         for one in self._running:
             self._journal.write(row=one.row.number, run=one.run, folder=one.folder)
         self._writer.write(
@@ -156,7 +161,7 @@ class WorkloadExecutor:
             wait_s = max(0.0, min(LOOK_S, self._ask_again - time.monotonic()))
             for key, _ in self._selector.select(wait_s):
                 key.data()
-            if self._interrupts.count > self._asked:  # one that made nothing readable
+            if self._interrupts.count > self._asked:  # counted without waking the selector
                 self._ask()
             if time.monotonic() >= self._ask_again:
                 self._ask()
@@ -171,7 +176,7 @@ class WorkloadExecutor:
         if self._passed:
             self._writer.write({one.row.number: (status, one.run)})
             self._observer.became(one.row, status, time.monotonic() - self._began)
-        elif not self._asked and not one.ready:  # the others are sent away, and wait for next time
+        elif not self._asked and not one.ready:  # the others are released and run next time
             self._observer.say(f"row {one.row.number} could not be prepared: {status}")
             self._writer.write({one.row.number: (Status("LOST"), "")})
         self._journal.write(row=one.row.number, ended=str(status))

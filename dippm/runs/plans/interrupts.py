@@ -1,4 +1,4 @@
-"""Ctrl-C and other signals that ask a scheduler to end: counted, and seen by who waits."""
+"""Ctrl-C and other signals that ask a scheduler to end, as a count and a readable descriptor."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Interrupts:
-    """Counts signals while it is entered; one that is ignored stays so.
+    """Counts signals within its block; ignored signals stay ignored.
 
     Attributes:
-        count: signals so far.
-        last: the number of the last one, 0 for none.
-        handle: becomes readable with each.
+        count: number of signals so far.
+        last: number of the last signal, 0 for none.
+        handle: descriptor that becomes readable at each signal.
     """
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Interrupts:
         os.close(self._theirs)
 
     def seen(self) -> None:
-        """Take back that the handle is readable."""
+        """Empty the descriptor, so that it is not readable any more."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self.handle, 64):
                 pass
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.count, self.last = self.count + 1, number
-        with contextlib.suppress(BlockingIOError):  # it is readable already
+        with contextlib.suppress(BlockingIOError):  # already readable
             os.write(self._theirs, b"!")

@@ -1,8 +1,8 @@
-"""The journal of a plan: what its scheduler does to the machine, written before it is done.
+"""The journal of a plan: changes that its scheduler makes to the machine, recorded beforehand.
 
 journal.jsonl   {"scheduler": "host:pid:start"}, {"row": 3, "process": "host:pid:start"},
 {"row": 3, "run": uuid, "folder": path}, {"row": 3, "ended": "FINISHED"}
-seats-N/        what `dippm.runs.colocation` made for a workload, and has not undone yet
+seats-N/        journal of `dippm.runs.colocation` for a workload that is not undone yet
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dippm.runs.plans.status import Process
 
 JOURNAL, SEATS = "journal.jsonl", "seats-*"
 OF_A_COMMAND = "command-"
-"""Begins the folder of a single command, which has no plan."""
+"""Prefix of the folder of a single command without a plan."""
 
 
 class OpenRow(NamedTuple):
-    """A row that was begun and of whose end the journal knows nothing.
+    """A row that was started, without a recorded end.
 
     Attributes:
-        row: its number.
-        process: that runs it; None if it was never started.
-        run: uuid of its run, "" if there was none yet.
-        folder: of the run, "" if there was none yet.
+        row: number of the row.
+        process: process that runs it; None if it was never started.
+        run: uuid of its run, "" if there is none yet.
+        folder: folder of the run, "" if there is none yet.
     """
 
     row: int
@@ -40,13 +40,13 @@ class OpenRow(NamedTuple):
 
 
 class Journal:
-    """Appends to a journal; hold the lock of its plan.
+    """Appends to a journal; requires the lock of its plan.
 
     Args:
-        folder: where it lies, see `state_folder`.
+        folder: folder of the journal, see `state_folder`.
 
     Raises:
-        OSError: if it cannot be written: then nothing may be begun that it could not undo.
+        OSError: if it cannot be written; then nothing may be started, since it could not be undone.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class Journal:
         self.write(scheduler=str(Process.of(os.getpid())))
 
     def write(self, **event: Any) -> None:
-        """Append an event, and wait until the disk has it.
+        """Append an event and sync it to disk.
 
         Raises:
             OSError: if it cannot be written.
@@ -67,17 +67,17 @@ class Journal:
         os.fsync(self._file)
 
     def seats(self) -> Path:
-        """Return a new folder for the journal of a workload's seats."""
+        """Return a new folder for the journal of a workload's allocation."""
         while True:
             self._seats += 1
             path = self.folder / f"seats-{self._seats}"
-            with contextlib.suppress(FileExistsError):  # of a crash, and not undone yet
+            with contextlib.suppress(FileExistsError):  # left by a crash, and not undone yet
                 path.mkdir()
                 return path
 
     @classmethod
     def of_this_process(cls) -> Self:
-        """Open that of a process which carries out no whole plan: a command, or a job."""
+        """Open the journal of a process that executes no whole plan: a command, or a job."""
         return cls(state_folders() / f"{OF_A_COMMAND}{os.getpid()}")
 
     def __enter__(self) -> Self:
@@ -89,7 +89,7 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it; a journal of what came to its end is removed."""
+        """Close the journal, and remove it if everything has ended."""
         os.close(self._file)
         if kind is None:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -101,7 +101,7 @@ def is_left(folder: Path) -> bool:
 
 
 def left_open(folder: Path) -> tuple[tuple[OpenRow, ...], tuple[Path, ...]]:
-    """Return the rows that were begun and not ended, and the folders of seats not undone."""
+    """Return the rows without a recorded end, and the folders of seats that are not undone."""
     rows: dict[int, OpenRow] = {}
     for event in _events(folder):
         number = event.get("row")
@@ -131,7 +131,7 @@ def _events(folder: Path) -> list[dict[str, Any]]:
         return []
     found = []
     for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):  # cut when the machine went down
+        with contextlib.suppress(ValueError, RecursionError):  # torn by a crash
             event = json.loads(line)
             if _is_event(event):
                 found.append(event)
@@ -139,7 +139,7 @@ def _events(folder: Path) -> list[dict[str, Any]]:
 
 
 def _is_event(event: Any) -> bool:
-    """Return whether this is what `Journal.write` was given, as far as it is read."""
+    """Return whether an event has the fields that are read."""
     return isinstance(event, dict) and all(
         type(value) is int if name == "row" else isinstance(value, str)
         for name, value in event.items()

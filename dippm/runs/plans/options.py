@@ -1,4 +1,4 @@
-"""How a plan is carried out, and who hears of it."""
+"""The options of a plan, its observers, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dippm.runs.plans.status import Status
 
 
 class PlanOptions(NamedTuple):
-    """How a plan is carried out.
+    """The options of a plan.
 
     Attributes:
-        rerun_failed: whether rows are repeated that failed or took too long.
-        timeout_s: a row is ended after so long; 0 for no limit.
+        rerun_failed: whether failed and timed-out rows are repeated.
+        timeout_s: time limit of a row; 0 for none.
         hz: samples per second.
-        store: URI of the store; "" for the usual one.
-        ray: address of a Ray cluster whose nodes do the work; "" for this machine alone.
+        store: URI of the store; "" for the default one.
+        ray: address of a Ray cluster to execute workloads on; "" for this machine.
     """
 
     rerun_failed: bool = False
@@ -32,34 +32,34 @@ Terms = PlanOptions
 
 
 class StatusSink(Protocol):
-    """Who writes what became of rows."""
+    """Records the status of rows."""
 
     def write(self, changes: Mapping[int, tuple[Status, str]]) -> None:
-        """Write status and uuid of some rows."""
+        """Record status and uuid of some rows."""
 
 
 class PlanObserver(Protocol):
-    """Who hears what happens."""
+    """Is notified while a plan is executed."""
 
     def line(self, name: str, text: str) -> None:
-        """Hear a line that a run printed."""
+        """Take a line that a run printed."""
 
     def say(self, text: str) -> None:
-        """Hear a remark."""
+        """Take a remark for the user."""
 
     def became(self, row: PlanRow, status: Status, seconds: float) -> None:
-        """Hear what became of a row, and how long it took."""
+        """Take the final status of a row and its duration."""
 
 
 class PlanOutcome(NamedTuple):
-    """What became of a plan.
+    """The outcome of a plan.
 
     Attributes:
-        rows: all of them, as they are now.
-        ran: numbers of those that were begun.
-        skipped: numbers of those that were not to be run.
-        signal: that ended it early, 0 for none.
-        seconds: elapsed.
+        rows: all rows with their current status.
+        ran: numbers of the rows that were started.
+        skipped: numbers of the rows that were not selected.
+        signal: signal that ended the plan early, 0 for none.
+        seconds: elapsed time.
     """
 
     rows: tuple[PlanRow, ...]
@@ -70,7 +70,7 @@ class PlanOutcome(NamedTuple):
 
     @property
     def well(self) -> bool:
-        """Whether every row is finished, but for those that run on another machine."""
+        """Whether every row is finished, except those that run on another machine."""
         words = {
             row.status.word
             for row in self.rows

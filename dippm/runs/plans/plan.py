@@ -1,4 +1,4 @@
-"""A plan: a file, its rows, and where in the file their status stands."""
+"""A plan: a file, its rows, and the cells with their status."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TABLES, SWEEPS = (".csv",), (".yml", ".yaml")
 
 
 class Plan(NamedTuple):
-    """A plan as it was read.
+    """A plan as read from its file.
 
     Attributes:
-        path: of the file, links resolved.
-        data: its bytes.
-        rows: in order, with what a status file beside it says.
-        slots: by number of row; empty if the file has no place for a status.
+        path: path of the file, links resolved.
+        data: content of the file.
+        rows: rows in order, with the status from a status file beside the plan.
+        slots: cells of each row's status by number; empty if the file has no columns for it.
     """
 
     path: Path
@@ -30,15 +30,15 @@ class Plan(NamedTuple):
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
-        """Rows that start together, in order."""
+        """Groups of rows that start together, in order."""
         return workloads(self.rows)
 
     @property
     def status_file(self) -> Path:
-        """The file that holds the status of rows if the plan cannot."""
+        """File that holds the status of rows if the plan cannot."""
         return self.path.with_name(f"{self.path.name}.status.csv")
 
 
 def is_plan(name: str) -> bool:
-    """Return whether a name is that of a plan."""
+    """Return whether a file name is that of a plan."""
     return name.casefold().endswith((*TABLES, *SWEEPS))

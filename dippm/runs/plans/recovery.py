@@ -1,4 +1,4 @@
-"""Recover a plan whose scheduler was killed: end what it started, undo what it made, say so."""
+"""Recover a plan whose scheduler was killed: end its processes, undo its changes, report both."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dippm.runs.store.folder import RunFolder, read_folder
 from dippm.runs.store.record import End, Moment
 
 PATIENCE_S = 15.0
-"""For the process of a row, which ends its command by SIGINT, SIGTERM and SIGKILL."""
+"""Seconds for the process of a row to end its command by SIGINT, SIGTERM and SIGKILL."""
 SIDECAR_S = 3.0
-"""For the process beside a run, which writes the end of a run that lost its owner."""
+"""Seconds for a sidecar to record the end of a run that lost its owner."""
 WHY = "whoever ran it was killed"
 
 
@@ -33,10 +33,10 @@ def recover(path: Path) -> list[str]:
     """Undo what a killed scheduler of a plan left on this machine, and mark its rows.
 
     Returns:
-        A sentence for each thing that was done; none if nothing was left.
+        One sentence per action; empty if nothing was left.
 
     Raises:
-        PlanError: if the plan cannot be read, or if a scheduler carries it out.
+        PlanError: if the plan cannot be read, or if a scheduler is executing it.
     """
     plan = read_plan(path)
     with lock_plan(plan.path):
@@ -44,7 +44,7 @@ def recover(path: Path) -> list[str]:
 
 
 def recover_held(path: Path) -> list[str]:
-    """As `recover`, of a plan that is locked."""
+    """Recover a plan whose lock is held, as `recover`."""
     folder = state_folder(path)
     rows, _ = left_open(folder)
     said = _end_all(folder)
@@ -56,7 +56,7 @@ def recover_held(path: Path) -> list[str]:
 def recover_all() -> list[str]:
     """Undo what killed schedulers and commands of this user left on this machine.
 
-    Rows of their plans are marked when the plan is recovered or carried out.
+    Rows of their plans are marked when the plan is recovered or executed.
     """
     said = []
     for folder in sorted(state_folders().glob("*")):
@@ -74,7 +74,7 @@ def _end_all(folder: Path) -> list[str]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a journal; of seats that could not be undone what they need to be."""
+    """Remove a journal, except what is needed to undo remaining seats."""
     for seat in folder.glob(SEATS):
         with contextlib.suppress(OSError):
             seat.rmdir()
@@ -83,7 +83,7 @@ def _remove(folder: Path) -> None:
 
 
 def _end(row: OpenRow) -> list[str]:
-    """End the process of a row, and all that its run started."""
+    """End the process of a row, and everything that its run started."""
     if row.process is not None and row.process.goes_on:
         end = time.monotonic() + PATIENCE_S
         with contextlib.suppress(ProcessLookupError):
@@ -98,7 +98,7 @@ def _end(row: OpenRow) -> list[str]:
 
 
 def _mark(path: Path, rows: dict[int, OpenRow]) -> list[str]:
-    """Write what became of rows that the plan holds to be running."""
+    """Record the status of rows that the plan lists as running."""
     plan, said = read_plan(path), []
     changes = {}
     for row in plan.rows:
@@ -116,7 +116,7 @@ def _mark(path: Path, rows: dict[int, OpenRow]) -> list[str]:
 
 
 def _status(row: PlanRow, left: OpenRow | None) -> Status:
-    """Return what the folder of a run says of its end; LOST if that says nothing."""
+    """Return the status that the folder of a run records; LOST without one."""
     if left is None or left.run != row.run or not left.folder:
         return Status("LOST")
     folder = Path(left.folder)

@@ -1,4 +1,4 @@
-"""One row of a plan: a run that is to be made."""
+"""A row of a plan: one run."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ COLUMNS = (
     "Listeners",
     "Params",
 )
-"""Of radT's plans; Name may be missing."""
+"""Columns of radT's plans; Name may be missing."""
 
 NOTHING = ("", "-", "none", "nan")
 LONGEST_PARAMS = 128 << 10
-"""Characters; Linux hands no longer argument to a process."""
+"""Characters; Linux limits the length of an argument."""
 _DEVICE = re.compile(r"\d+(:\d+)?|(GPU|MIG)-[\w/-]+", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_][\w.-]*=.*", re.DOTALL)
 
 
 class PlanRow(NamedTuple):
-    """A run that is to be made.
+    """One run of a plan.
 
     Attributes:
-        number: from 1, in the order of the plan.
-        experiment: what runs are gathered under.
-        workload: runs of one start together.
-        name: "" if none was given.
-        status: what became of it.
+        number: position in the plan, from 1.
+        experiment: name of the experiment that groups runs.
+        workload: name shared by runs that start together.
+        name: name of the run; "" if none was given.
+        status: status of the row.
         run: uuid of its run, "" if there was none.
-        devices: GPUs by index or UUID; none leaves the environment as it is.
-        sharing: as `dippm.runs.colocation.Sharing` spells it; "" for none.
-        file: what is run: a Python file, or a command with its first words.
-        listeners: names, in radT's or our words.
-        params: arguments as they stand in the plan.
+        devices: GPUs by index or UUID; empty leaves the environment unchanged.
+        sharing: way of sharing, as in `dippm.runs.colocation.Sharing`; "" for none.
+        file: a Python file, or a command with its first words.
+        listeners: names of listeners, radT's or ours.
+        params: arguments as written in the plan.
     """
 
     number: int
@@ -63,12 +63,12 @@ class PlanRow(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Experiment and workload: rows of one key start together."""
+        """Experiment and workload: rows with the same key start together."""
         return self.experiment, self.workload
 
     @property
     def content(self) -> tuple[object, ...]:
-        """What is asked for: by it a row is known again in a plan that was edited."""
+        """The requested run: identifies a row after the plan was edited."""
         return tuple(self._replace(number=0, status=Status(), run=""))
 
 
@@ -76,9 +76,9 @@ def read_row(number: int, cells: Mapping[str, str]) -> PlanRow:
     """Return a row from its cells by column.
 
     Raises:
-        PlanError: if a cell makes no sense.
-        UnknownNameError: if it names no status.
-        CollocationError: if it names no way to share a device.
+        PlanError: if a cell is invalid.
+        UnknownNameError: if the status is unknown.
+        CollocationError: if the way of sharing is unknown.
     """
     given = {name: text.strip() for name, text in cells.items()}
     if not given.get("File"):
@@ -100,10 +100,10 @@ def read_row(number: int, cells: Mapping[str, str]) -> PlanRow:
 
 
 def of_a_plan_only(**given: str) -> None:
-    """Refuse what a command line says of rows beside a plan, which says it of each row.
+    """Refuse options that a plan states in each of its rows.
 
     Raises:
-        PlanError: naming what was given.
+        PlanError: if one was given, naming it.
     """
     names = [name for name, text in given.items() if text]
     if names:
@@ -112,10 +112,10 @@ def of_a_plan_only(**given: str) -> None:
 
 
 def read_devices(text: str) -> tuple[str, ...]:
-    """Return the devices of a cell, "1+2"; none of "-", "" and "cpu".
+    """Return the devices of a cell, "1+2"; empty for "-", "" and "cpu".
 
     Raises:
-        PlanError: if one is neither index nor UUID, or is named twice.
+        PlanError: if a device is neither index nor UUID, or is named twice.
     """
     if text.casefold() in (*NOTHING, "cpu"):
         return ()
@@ -137,21 +137,21 @@ def read_listeners(text: str) -> tuple[str, ...]:
 
 
 def read_sharing(text: str) -> str:
-    """Return how devices are shared, as `Sharing` spells it.
+    """Return the way of sharing in `Sharing`'s notation.
 
     Raises:
-        CollocationError: if there is no such way.
+        CollocationError: if it is unknown.
     """
     return "" if text.casefold() in NOTHING else str(Sharing.parse(text))
 
 
 def words_of(params: str) -> tuple[str, ...]:
-    """Return the arguments of a cell Params, split as a shell does.
+    """Return the arguments of a cell Params, split as by a shell.
 
     Raises:
-        PlanError: if a quote is not closed, or they are longer than a process takes.
+        PlanError: if a quote is not closed, or they exceed the limit of a process.
     """
-    if len(params) > LONGEST_PARAMS:  # the time to split a word grows with its square
+    if len(params) > LONGEST_PARAMS:  # splitting a word takes time quadratic in its length
         what = f"Params of {len(params):,} characters"
         raise PlanError(what, f"At most {LONGEST_PARAMS:,}: write them to a file that is read.")
     try:
@@ -162,9 +162,9 @@ def words_of(params: str) -> tuple[str, ...]:
 
 
 def as_options(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return "batch-size=128", radT's older spelling, as "--batch-size 128".
+    """Return radT's older notation "batch-size=128" as "--batch-size 128".
 
-    Only if every word is spelled so; words after a leading "--" stay as they are.
+    Only if every word has that form; words after a leading "--" stay as they are.
     """
     if words[:1] == ("--",):
         return words[1:]
@@ -178,7 +178,7 @@ def as_options(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def settings_of(words: tuple[str, ...]) -> dict[str, str]:
-    """Return what arguments set, for the params of a run: "--lr 0.1", "--lr=0.1", "lr=0.1"."""
+    """Return the params that arguments set: "--lr 0.1", "--lr=0.1", "lr=0.1"."""
     found: dict[str, str] = {}
     waiting = ""
     for word in words:

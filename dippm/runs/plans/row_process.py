@@ -1,7 +1,8 @@
-"""The process of a row: prepares, waits for the token of its workload, runs the command.
+"""The process of a row: prepares, waits for the start of its workload, runs the command.
 
-It ends the command if the scheduler is gone, also after kill -9. To the scheduler it says, a JSON
-object in a line each: {"ready": uuid, "folder": path}, {"started": pid}, {"ended": document}.
+It ends the command if the scheduler is gone, also after kill -9. It reports to the scheduler in
+JSON
+lines: {"ready": uuid, "folder": path}, {"started": pid}, {"ended": document}.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Starter:
-    """Holds the command until the token comes."""
+    """Holds the command back until the workload starts."""
 
     def __init__(self, gate: int, report: int) -> None:
         self._gate, self._report = gate, report
@@ -49,7 +50,7 @@ class _Starter:
         self._asked = True
 
     def _say(self, **words: Any) -> None:
-        with contextlib.suppress(OSError):  # a scheduler that is gone hears nothing
+        with contextlib.suppress(OSError):  # the scheduler is gone
             os.write(self._report, json.dumps(words).encode() + b"\n")
 
 
@@ -66,27 +67,27 @@ def main(config: int, gate: int, report: int, scheduler: int) -> None:
     os._exit(code)
 
 
-# The token that starts the runs of a workload: each takes a byte of it out of one pipe.
+# The start signal of a workload: each run takes one byte out of a shared pipe.
 
 
 GO = b"g"
 
 
 class StartBarrier:
-    """A pipe that every run of a workload waits at.
+    """A pipe at which every run of a workload waits.
 
     Attributes:
-        theirs: the end that they read.
+        theirs: descriptor that the runs read.
     """
 
     def __init__(self) -> None:
         self.theirs, self._ours = os.pipe()
 
     def open(self, count: int) -> None:
-        """Let that many start."""
+        """Let `count` runs start."""
         os.write(self._ours, GO * count)
 
     def close(self) -> None:
-        """Send those away that still wait."""
+        """Release the runs that still wait, without starting them."""
         os.close(self.theirs)
         os.close(self._ours)

@@ -1,4 +1,4 @@
-"""Which rows of a plan are to be run, and whether they can be."""
+"""Selection of a plan's rows to run, and checks that they can run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ MOST_SHOWN = 10
 def select_rows(
     workload: Workload, *, rerun_failed: bool = False
 ) -> tuple[tuple[PlanRow, ...], tuple[str, ...]]:
-    """Return the rows of a workload that are to be run, and remarks on others.
+    """Return the rows of a workload to run, and remarks on skipped ones.
 
-    A row that shares a device with one of them is run again beside it: alone, or without it, either
-    would be another measurement.
+    A row that shares a device with one of them is repeated too: alone, or without it, either would
+        be
+    a different measurement.
 
     Raises:
         PlanError: if a row is being run by another scheduler of this machine.
@@ -58,17 +59,17 @@ def select_rows(
 
 
 def metrics_of(row: PlanRow) -> tuple[str, ...]:
-    """Return the sources that the listeners of a row are views on.
+    """Return the sources of a row's listeners.
 
     Raises:
-        ListenerError: if one cannot work here; `UnknownNameError` if there is none of a name.
+        ListenerError: if a listener cannot work here; `UnknownNameError` if it does not exist.
     """
     listeners, _ = split_profiler(row.listeners)
     return sources_of(listeners, devices=row.devices or ("0",))
 
 
 def _profiler_works(row: PlanRow, beside: Path | None) -> None:
-    """Raise if the profiler among a row's listeners cannot work here."""
+    """Raise if the row's profiler cannot work here."""
     _, profiler = split_profiler(row.listeners)
     if profiler:
         command = resolve_command(row.file, arguments_of(row), beside)
@@ -76,16 +77,16 @@ def _profiler_works(row: PlanRow, beside: Path | None) -> None:
 
 
 def check(rows: Sequence[PlanRow], plan: Path | None, assumed: AssumedBoards | None = None) -> None:
-    """Look at rows before anything is begun.
+    """Check rows before anything is started.
 
     Args:
-        rows: that are to be run.
-        plan: its file, None for a row of a command line.
-        assumed: GPUs of another machine that they are meant for; None for those that are here.
+        rows: rows to run.
+        plan: path of the plan, None for a row of a command line.
+        assumed: GPUs of another machine that they are meant for; None for those of this machine.
 
     Raises:
-        PlanError: naming every row that cannot be run, and why.
-        DippmError: what is wrong, if it is one row only.
+        PlanError: if rows cannot be run, naming each with its reason.
+        DippmError: the error itself, if there is only one such row.
     """
     known: dict[object, DippmError | None] = {}
     beside = plan.parent if plan else None
@@ -110,7 +111,7 @@ def _wrong(
     known: dict[object, DippmError | None],
     assumed: AssumedBoards | None,
 ) -> DippmError | None:
-    """Return why a row cannot be run; what was looked at for another is not looked at again."""
+    """Return why a row cannot be run; results in `known` are reused."""
     ways = sorted(other.sharing for other in rows if _together(row, other))
     steps: dict[object, Callable[[], object]] = {
         ("file", row.file): lambda: resolve_command(row.file, arguments_of(row), beside),

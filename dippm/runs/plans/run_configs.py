@@ -1,4 +1,4 @@
-"""What a row runs, and what is recorded of it."""
+"""The command and the run configuration of a row."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from dippm.runs.tracking.listeners import split_profiler
 from dippm.runs.tracking.run_config import RunConfig
 
 ALWAYS = ("tree",)
-"""Sampled whatever a row asks for: the run's own processes."""
+"""Sources sampled for every row: the run's own processes."""
 
 
 def resolve_command(
     file: str, arguments: Sequence[str], beside: Path | None = None, *, whole: bool = False
 ) -> tuple[str, ...]:
-    """Return the command that runs a file, or a command, with arguments.
+    """Return the full command of a file or program with arguments.
 
-    A Python file that may not be executed is run by this Python. A file is looked for from the
-    current folder, and then beside the plan.
+    A Python file that is not executable is run by this Python. Relative paths start in the current
+    folder, else in that of the plan.
 
     Args:
         file: a path, a program's name, or either with its first words.
-        arguments: what follows.
+        arguments: further arguments.
         beside: folder of the plan.
-        whole: whether the file is one word, whatever it holds.
+        whole: whether `file` is a single word even with spaces.
 
     Raises:
         PlanError: if there is no such file or program, or if it is a plan.
     """
     words = [file] if whole or _found(file, beside) else shlex.split(file)
     if os.sep not in words[0] and not words[0].endswith(".py") and shutil.which(words[0]):
-        return (*words, *arguments)  # as a shell has it: programs come before files
+        return (*words, *arguments)  # as in a shell, programs take precedence over files
     if is_plan(words[0]):
         hint = "Give each plan to `dippm plan run` alone: a plan of plans could run itself."
         raise PlanError(f"{words[0]} is a plan, and a row runs a program", hint)
@@ -77,14 +77,14 @@ def run_config_of(
     """Return the configuration of a row's run.
 
     Args:
-        workload: that the row is of.
-        row: what to run.
-        seat: its place on the devices.
-        plan: the file, None for a row of a command line.
+        workload: workload of the row.
+        row: the row.
+        seat: allocation of the row.
+        plan: path of the plan, None for a row of a command line.
         metrics: sources, without those of `ALWAYS`.
         hz: samples per second.
-        store: URI, "" for the usual one.
-        timeout_s: it is ended after so long; 0 for no limit.
+        store: URI of the store, "" for the default one.
+        timeout_s: time limit; 0 for none.
 
     Raises:
         PlanError: as `resolve_command`.
@@ -118,7 +118,7 @@ def run_config_of(
 
 
 def runs_beside(workload: Workload, row: PlanRow) -> list[str]:
-    """Return the letters of the runs that share a device with a row's."""
+    """Return the letters of the runs that share a device with a row's run."""
     return [
         letter
         for other, letter in zip(workload.rows, workload.letters, strict=True)
@@ -127,7 +127,7 @@ def runs_beside(workload: Workload, row: PlanRow) -> list[str]:
 
 
 def _found(name: str, beside: Path | None) -> Path | None:
-    """Return the file of a name, None if there is none."""
+    """Return the path of a file, None if it does not exist."""
     path = Path(name)
     if path.is_file():
         return path

@@ -1,4 +1,4 @@
-"""A row that was started: its process, and what it says."""
+"""A started row: its process, its reports and its output."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ AFTER: Mapping[str, Status] = {
 
 
 class RunningRow:
-    """The scheduler's side of the process of a row.
+    """The scheduler's handle of the process of a row.
 
     Args:
-        row: of the plan.
-        letter: of its run.
-        config: what to run.
-        environment: of its process.
-        gate: of its workload.
-        show: told each line that the run prints.
+        row: row of the plan.
+        letter: letter of its run.
+        config: configuration of its run.
+        environment: environment of its process.
+        gate: start barrier of its workload.
+        show: called with the name and each line that the run prints.
 
     Attributes:
-        ready: whether it waits at the gate, or has passed it.
+        ready: whether it has reached the barrier.
         run: uuid of its run, "" before it is ready or if it cannot be recorded.
-        folder: of its run, "" likewise.
+        folder: folder of its run, likewise.
         over: whether its process has ended.
     """
 
@@ -74,7 +74,7 @@ class RunningRow:
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
                 pass_fds=ours,
-                start_new_session=True,  # what the terminal sends reaches it through us
+                start_new_session=True,  # the terminal's signals reach it only through us
             )
         except BaseException:
             os.close(report)
@@ -90,11 +90,11 @@ class RunningRow:
 
     @property
     def shown_name(self) -> str:
-        """How its lines are marked."""
+        """Prefix of its lines."""
         return f"{self.row.workload} {self.letter}"
 
     def hear(self) -> bool:
-        """Take what it says; False once it says no more."""
+        """Read its reports; return False at their end."""
         piece = _read(self.report)
         while piece:
             self._heard += piece
@@ -105,7 +105,7 @@ class RunningRow:
         return piece is None
 
     def print(self) -> bool:
-        """Show what the run prints, line by line; False once it prints no more."""
+        """Show the output of the run line by line; return False at its end."""
         piece = _read(self.output)
         self._printed += piece or b""
         *lines, self._printed = self._printed.split(b"\n")
@@ -116,7 +116,7 @@ class RunningRow:
         return piece != b""
 
     def ask(self) -> None:
-        """Ask it to end; the second time at once; the third time it is killed."""
+        """Ask it to end; the second time it ends at once, the third time it is killed."""
         self._signals += 1
         with contextlib.suppress(ProcessLookupError):
             if not self.over:
@@ -125,9 +125,9 @@ class RunningRow:
                 os.kill(self._process.pid, number)
 
     def end(self) -> Status:
-        """Take leave of its process, which has ended or is ending, and say what became of it.
+        """Reap its process and return the final status of the row.
 
-        Of a run that did not end by itself no process is left.
+        After an early end, all processes of the run are killed.
         """
         code = self._process.wait()
         while self.print() and self._readable():
@@ -164,7 +164,7 @@ class RunningRow:
 
 
 def _read(handle: int) -> bytes | None:
-    """Return what is there, None if nothing is yet, b"" at the end."""
+    """Return available data, None if there is none yet, b"" at the end."""
     try:
         return os.read(handle, 1 << 16)
     except BlockingIOError:
@@ -172,5 +172,5 @@ def _read(handle: int) -> bytes | None:
 
 
 def environment_of(seat: Mapping[str, str], group: str, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a row's process: what it prints is seen as it is printed."""
+    """Return the environment of a row's process, with unbuffered output."""
     return {"PYTHONUNBUFFERED": "1", **base, "DIPPM_GROUP": group, **seat}

@@ -1,4 +1,4 @@
-"""The scheduler: carries out a plan, one workload after the other."""
+"""The scheduler: executes the workloads of a plan one after the other."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Chosen = list[tuple[Workload, tuple[PlanRow, ...]]]
 
 
 def run_plan(path: Path, options: PlanOptions, observer: PlanObserver) -> PlanOutcome:
-    """Carry out what a plan has left to do.
+    """Execute the remaining rows of a plan.
 
-    Call it in the main thread. What a scheduler left that was killed is undone before.
+    Call it in the main thread. Remains of a killed scheduler are undone first.
 
     Raises:
-        PlanError: if the plan makes no sense, a row cannot be run, or another scheduler runs it;
-            nothing was begun then. Also what `check` raises.
+        PlanError: if the plan is invalid, a row cannot be run, or another scheduler runs it;
+            nothing was started then. Also the errors of `check`.
     """
     plan = read_plan(path)
     with lock_plan(plan.path), _attached_later():
@@ -50,7 +50,7 @@ def run_plan(path: Path, options: PlanOptions, observer: PlanObserver) -> PlanOu
 
 @contextmanager
 def _attached_later() -> Iterator[None]:
-    """Say that runs go on to the last row: between two of them nothing is attached either."""
+    """Mark runs as in progress to the last row: nothing is attached between two rows."""
     live = hold_live()
     try:
         yield
@@ -62,16 +62,16 @@ def _attached_later() -> Iterator[None]:
 def choose(
     plan: Plan, options: PlanOptions, observer: PlanObserver, assumed: AssumedBoards | None = None
 ) -> Chosen:
-    """Return the workloads that have something to do, with the rows that are to be run.
+    """Return the workloads with something to do, each with the rows to run.
 
     Args:
-        plan: what there is.
+        plan: the plan.
         options: which rows are repeated, and where they run.
-        observer: hears which rows are left alone.
+        observer: is notified of rows that are skipped.
         assumed: GPUs of another machine, to check a plan that is meant for it.
 
     Raises:
-        PlanError: as `run_plan`; `RunError` for a rate that makes no sense.
+        PlanError: as `run_plan`; `RunError` for an invalid rate.
     """
     checked(RunConfig((), hz=options.hz))
     chosen: Chosen = []
@@ -82,7 +82,7 @@ def choose(
         if rows:
             chosen.append((workload, rows))
     wanted = [row for _, rows in chosen for row in rows]
-    if options.ray:  # devices and listeners are those of the nodes, which look for themselves
+    if options.ray:  # devices and listeners are checked on the nodes
         wanted = [row._replace(devices=(), sharing="", listeners=()) for row in wanted]
     check(wanted, plan.path, assumed)
     return chosen
@@ -150,7 +150,7 @@ def _on_nodes(
     ]
     if not jobs:
         return []
-    with redirect_stdout(sys.stderr):  # Ray talks on stdout
+    with redirect_stdout(sys.stderr):  # Ray prints to stdout
         cluster = Cluster(options.ray)
         try:
             cluster.check(jobs)

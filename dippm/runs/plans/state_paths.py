@@ -1,4 +1,4 @@
-"""Where things of a plan lie: its lock and status beside it, its journal with the user's state."""
+"""Paths of a plan's lock, status and journal, and atomic writes to the plan."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from dippm.errors import PlanError
 
 
 def state_folders() -> Path:
-    """Return the folder where schedulers of this machine keep what must survive them."""
+    """Return the folder in which schedulers of this machine keep their state across crashes."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "dippm" / "plans" / os.uname().nodename
 
 
 def state_folder(plan: Path) -> Path:
-    """Return the folder of the scheduler of a plan."""
+    """Return the folder of a plan's scheduler."""
     digest = hashlib.sha256(os.fsencode(plan)).hexdigest()[:12]
     return state_folders() / f"{plan.name}-{digest}"
 
 
 def lock_plan(plan: Path) -> Lock:
-    """Hold a plan, so that no other scheduler carries it out.
+    """Lock a plan against other schedulers.
 
     Raises:
-        PlanError: if another one does.
+        PlanError: if another scheduler holds it.
     """
     path = plan.with_name(f".{plan.name}.lock")
     if not os.access(plan.parent, os.W_OK):
@@ -50,7 +50,7 @@ def lock_plan(plan: Path) -> Lock:
 
 
 def may_be_written(path: Path) -> bool:
-    """Return whether a file is meant to be written; root could write others too."""
+    """Return whether a file is writable by its mode, which root could ignore."""
     try:
         meant = bool(os.stat(path).st_mode & 0o222)
     except OSError:
@@ -59,10 +59,10 @@ def may_be_written(path: Path) -> bool:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, also after a crash, finds all of the old or of the new.
+    """Replace a file atomically, also with respect to crashes.
 
     Raises:
-        OSError: if it cannot be written; the old one is as it was.
+        OSError: if it cannot be written; the old file is unchanged.
     """
     handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
@@ -85,7 +85,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _take_over(path: Path, handle: int) -> None:
-    """Give a new file the owner and mode of the one that it replaces."""
+    """Give a new file the owner and mode of the file that it replaces."""
     try:
         old = os.stat(path)
     except FileNotFoundError:

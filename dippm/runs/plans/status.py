@@ -1,4 +1,4 @@
-"""What has become of a row, in the words of a plan's column Status."""
+"""The status of a row, as in a plan's column Status."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dippm.errors import UnknownNameError
 Word = Literal["PENDING", "RUNNING", "FINISHED", "FAILED", "TIMEOUT", "INTERRUPTED", "LOST"]
 WORDS: tuple[Word, ...] = get_args(Word)
 MLFLOW: dict[str, Word] = {"KILLED": "INTERRUPTED", "SCHEDULED": "LOST"}
-"""What radT writes from MLflow, and we have another word for."""
+"""MLflow's words that radT writes, and ours for them."""
 
 
 class Status(NamedTuple):
-    """What has become of a row.
+    """The status of a row.
 
     Attributes:
         word: one of `WORDS`.
-        detail: of FAILED the exit code, of RUNNING "host:pid:start", else "".
+        detail: exit code of FAILED, "host:pid:start" of RUNNING, else "".
     """
 
     word: Word = "PENDING"
@@ -33,12 +33,12 @@ _NUMBER = re.compile("[0-9]{1,20}")
 
 
 class Process(NamedTuple):
-    """A process that cannot be taken for a later one of its number.
+    """A process, identified beyond the reuse of its pid.
 
     Attributes:
         host: name of the machine.
-        pid: its number.
-        start: clock ticks between the boot and its start; no clock that jumps has a part in it.
+        pid: process id.
+        start: clock ticks from boot to its start, independent of changes of the clock.
     """
 
     host: str
@@ -55,7 +55,7 @@ class Process(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
-        """Return what `str` made of one, None for any other text."""
+        """Return the process of a text made by `str`, None for any other text."""
         host, _, rest = text.strip().partition(":")
         pid, _, start = rest.partition(":")
         numbers = all(_NUMBER.fullmatch(part) for part in (pid, start))
@@ -63,20 +63,20 @@ class Process(NamedTuple):
 
     @property
     def here(self) -> bool:
-        """Whether it is one of this machine."""
+        """Whether it belongs to this machine."""
         return self.host == os.uname().nodename
 
     @property
     def goes_on(self) -> bool:
-        """Whether it has not ended; only its own machine knows."""
+        """Whether it is still running; known only on its own machine."""
         return self.here and self.start > 0 and _start(self.pid) == self.start
 
 
 def read_status(text: str) -> Status:
-    """Return what a cell says; radT's words, which name a run too, are understood.
+    """Return the status in a cell; radT's words, which include a run, are accepted.
 
     Raises:
-        UnknownNameError: if it is no status.
+        UnknownNameError: if the status is unknown.
     """
     word, _, detail = text.strip().partition(" ")
     detail = detail.strip()
@@ -87,7 +87,7 @@ def read_status(text: str) -> Status:
         if known == upper:
             kept = detail if known == "FAILED" or Process.parse(detail) else ""
             if known == "RUNNING" and not kept:
-                return Status("LOST")  # radT's, which says nothing of who runs it
+                return Status("LOST")  # radT does not record the process that runs it
             return Status(known, kept)
     if upper in MLFLOW:
         return Status(MLFLOW[upper])
@@ -96,7 +96,7 @@ def read_status(text: str) -> Status:
 
 
 def _start(pid: int) -> int:
-    """Return when a process started, in ticks since the boot; 0 if it has ended."""
+    """Return the start of a process in ticks since boot; 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

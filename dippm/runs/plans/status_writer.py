@@ -1,8 +1,8 @@
 """Writes the status of a plan's rows back to its file while the plan runs.
 
-Of a table only the cells Status and Run change. If somebody else changed the file meanwhile, if it
-may not be written, or if it has no such cells, all is written to `<plan>.status.csv` instead, which
-the next reader of the plan takes into account.
+Only the cells Status and Run of a table change. If the file was changed by someone else, is
+read-only or has no such columns, everything goes to `<plan>.status.csv` instead, which is read
+together with the plan.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dippm.runs.plans.table import write_table
 
 
 class StatusWriter:
-    """Writes what becomes of the rows of a plan; hold its lock.
+    """Writes the status of a plan's rows; requires its lock.
 
     Args:
-        plan: as it was read.
-        say: told, once, where the status goes if not into the plan, and what cannot be written.
+        plan: the plan as read.
+        say: called, once, if the status goes elsewhere, or cannot be written.
 
     Attributes:
-        place: the file that is written.
+        place: file that is written.
     """
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
@@ -50,7 +50,7 @@ class StatusWriter:
         return self._rows[number]
 
     def write(self, changes: Mapping[int, tuple[Status, str]]) -> None:
-        """Write status and uuid of some rows; what cannot be written is said and does no harm."""
+        """Write status and uuid of some rows; a failure is reported and otherwise ignored."""
         for number, (status, run) in changes.items():
             row = self._rows[number] = self._rows[number]._replace(status=status, run=run)
             if slots := self._plan.slots.get(number):
@@ -77,7 +77,7 @@ class StatusWriter:
             self._say(f"{why}: the status of its rows goes to {self.place.name}")
 
     def _take_up(self) -> None:
-        """Bring what a status file says into the plan, and remove it."""
+        """Merge a status file into the plan, and remove it."""
         before = self.place
         self.write({row.number: (row.status, row.run) for row in self._plan.rows if _noted(row)})
         if self.place == before and not self._trouble:

@@ -1,8 +1,8 @@
-"""A sweep: one run for each combination of parameters, from a YAML file as radT has it.
+"""A sweep: one run per combination of parameters, from a YAML file as in radT.
 
 name: study                 file: train.py              experiment: 1
 devices: 0                  collocation: "-"            listeners: smi+top
-method: grid                # or random: `runs` of them, in an order that `seed` decides
+method: grid                # or random: `runs` combinations, drawn with `seed`
 parameters:
 batch-size: {values: [32, 64]}
 lr: {min: 0.0001, max: 0.1, log: true}     # random only
@@ -40,23 +40,23 @@ FIELDS = (
     "parent",
     "status",
 )
-"""The last two are written by radT: a group of runs, and what became of each."""
+"""The last two are written by radT: the group of runs, and their status."""
 METHODS = ("grid", "random")
 MOST_ROWS = 100_000
 MOST_PARTS = 500_000
 LARGEST_NUMBER = 2**63
 MOST_CHARACTERS = 16 << 20
-"""Of the parameters of all runs."""
+"""Limit for the parameters of all runs."""
 _RADT_STATUS = re.compile(r"(?P<status>\w+) \S+ \((?P<params>.*)\)", re.DOTALL)
 FEWER = "Leave values or parameters out, or ask for fewer runs."
 
 
 def read_sweep(data: bytes) -> tuple[PlanRow, ...]:
-    """Return a row for each combination; the same file gives the same rows in the same order.
+    """Return one row per combination, deterministically.
 
     Raises:
-        PlanError: if it makes no sense.
-        UnknownNameError: if a field or method has another name.
+        PlanError: if the file is invalid.
+        UnknownNameError: if a field or method is unknown.
     """
     held = _document(data)
     for name in held:
@@ -98,13 +98,13 @@ def _document(data: bytes) -> dict[Any, Any]:
 
 
 def _loader() -> type[yaml.SafeLoader]:
-    """Return YAML's safe loader, which merges (`<<: *a`) no more than a sweep can hold.
+    """Return YAML's safe loader with a limit on merge keys (`<<: *a`).
 
-    Merging copies, so that a few lines, each of which merges the last several times, fill memory.
+    Merging copies, so a few lines that each merge the previous one several times could fill memory.
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML says no types
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML is untyped
         merged = 0
 
         def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -125,10 +125,10 @@ def _loader() -> type[yaml.SafeLoader]:
 
 
 def _check_parts(held: Any) -> None:
-    """Refuse what unfolds without end, and numbers that are none of a run.
+    """Refuse endless expansion and huge integers.
 
-    YAML can name one part in many places, even in itself, and spells whole numbers in ways whose
-    digits Python does not count.
+    YAML can reference one part in many places, even in itself, and has notations of integers whose
+    digits Python does not limit.
     """
     stack, seen = [held], 0
     while stack:
@@ -153,7 +153,7 @@ def _axes(parameters: Any) -> dict[str, Any]:
 
 
 def _axis(name: str, given: Any) -> Any:
-    """Return the values of a parameter, or the mapping that says its range."""
+    """Return the values of a parameter, or the mapping of its range."""
     values = given.get("values") if isinstance(given, dict) else given
     if isinstance(given, dict) and "values" not in given:
         low, high = given.get("min"), given.get("max")
@@ -220,7 +220,7 @@ def _drawn(axis: Any, chance: random.Random) -> Any:
 
 
 def _combination(axes: dict[str, Any], place: int) -> dict[str, Any]:
-    """Return one combination of a grid by its place; the last parameter changes first."""
+    """Return the combination of a grid at an index; the last parameter varies fastest."""
     found = {}
     for name in reversed(axes):
         place, digit = divmod(place, len(axes[name]))
@@ -245,7 +245,7 @@ def _text(name: str, given: Any) -> str:
 
 
 def _noted_by_radt(status: Any) -> dict[str, Status]:
-    """Return what radT noted of combinations, by its spelling of the parameters."""
+    """Return the status that radT recorded for combinations, by its notation of parameters."""
     found = {}
     for text in status.values() if isinstance(status, dict) else ():
         match = _RADT_STATUS.fullmatch(str(text).strip())

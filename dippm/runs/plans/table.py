@@ -1,4 +1,4 @@
-"""radT's table of runs: a CSV file with a row per run."""
+"""radT's table of runs: a CSV file with one row per run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NEEDED = ("Experiment", "Workload", "File")
 
 
 def read_table(data: bytes) -> tuple[tuple[PlanRow, ...], dict[int, Slots]]:
-    """Return the rows of a table, and where their status stands; empty without such columns.
+    """Return the rows of a table and the cells of their status; no cells without such columns.
 
     Raises:
-        PlanError: naming the line that makes no sense.
-        UnknownNameError: if a column, a status or a way to share a device has another name.
+        PlanError: if a line is invalid, naming it.
+        UnknownNameError: if a column, a status or a way of sharing is unknown.
     """
     lines = records(data)
     if not lines:
@@ -45,7 +45,7 @@ def read_table(data: bytes) -> tuple[tuple[PlanRow, ...], dict[int, Slots]]:
 
 
 def write_table(rows: Iterable[PlanRow]) -> bytes:
-    """Return a table that `read_table` reads as these rows."""
+    """Return a table that `read_table` turns into these rows."""
     lines = [",".join(COLUMNS)]
     for row in rows:
         cells = (
@@ -65,7 +65,7 @@ def write_table(rows: Iterable[PlanRow]) -> bytes:
 
 
 def _without_numbers(lines: list[Record]) -> list[Record]:
-    """Return the same without the line numbers that a slide prints before each."""
+    """Return the records without leading line numbers, as printed on slides."""
     head = _NUMBER.match(lines[0].cells[0].text)
     if head is None:
         return lines
@@ -83,7 +83,7 @@ def _without_numbers(lines: list[Record]) -> list[Record]:
 
 def _columns(header: Record) -> list[str]:
     given = [cell.text.strip() for cell in header.cells]
-    if len(given) == 1:  # copied from a slide or a page, which lose its commas
+    if len(given) == 1:  # copied from a slide or page, where commas get lost
         given = given[0].split()
     folded = {name.casefold(): name for name in COLUMNS}
     names = []
@@ -108,17 +108,17 @@ def _cells(columns: list[str], line: Record) -> dict[str, str]:
     return {name: cell.text for name, cell in zip(columns, line.cells, strict=True)}
 
 
-# Read a plan from its file, and what a status file beside it says.
+# Reading a plan from its file and the status file beside it.
 
 
 LARGEST_BYTES = 64 << 20
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan: a table of radT's columns, or a sweep in YAML.
+    """Read a plan: a table with radT's columns, or a sweep in YAML.
 
     Raises:
-        PlanError: if it cannot be read or makes no sense; `UnknownNameError` for a name in it.
+        PlanError: if it cannot be read or is invalid; `UnknownNameError` for an unknown name.
     """
     if not is_plan(path.name):
         hint = "A plan is a .csv, .yml or .yaml file."
@@ -141,7 +141,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def with_status(rows: tuple[PlanRow, ...], noted: tuple[PlanRow, ...]) -> tuple[PlanRow, ...]:
-    """Return rows with the status of rows that ask for the same, the first one's of the first."""
+    """Return rows with the status of equal rows in `noted`, matched in order."""
     waiting: dict[tuple[object, ...], list[PlanRow]] = {}
     for row in reversed(noted):
         waiting.setdefault(row.content, []).append(row)
@@ -174,5 +174,5 @@ def _read(path: Path) -> tuple[Path, bytes]:
 
 
 def _of(path: Path, error: DippmError) -> DippmError:
-    """Return an error that names the plan."""
+    """Return the error with the name of the plan."""
     return type(error)(f"{path.name}: {error.message}", error.hint)

@@ -1,4 +1,4 @@
-"""Workloads: rows that start together, and the letters that tell their runs apart."""
+"""Workloads: rows that start together, and the letters that distinguish their runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dippm.runs.tracking.run import JOIN_VARIABLE
 
 
 class Workload(NamedTuple):
-    """Rows that start together.
+    """A group of rows that start together.
 
     Attributes:
-        experiment: of all of them.
-        name: of the workload.
-        rows: in the order of the plan.
-        letters: of each row; see `letters`.
+        experiment: name of their experiment.
+        name: name of the workload.
+        rows: rows in the order of the plan.
+        letters: letter of each row; see `letters`.
     """
 
     experiment: str
@@ -31,7 +31,7 @@ class Workload(NamedTuple):
     letters: tuple[str, ...]
 
     def run_name(self, row: PlanRow) -> str:
-        """Return the name of a row's run: workload, letter, and the row's own name or its file."""
+        """Return the name of a row's run: workload, letter, and the row's own name or file."""
         letter = self.letters[self.rows.index(row)]
         return f"({self.name} {letter}) {row.name or PurePath(row.file.split()[0]).name}"
 
@@ -47,8 +47,8 @@ def workloads(rows: Iterable[PlanRow]) -> tuple[Workload, ...]:
 def letters(rows: Sequence[PlanRow]) -> tuple[str, ...]:
     """Return what radT calls the letter of each run of a workload: its devices.
 
-    Runs that share them are told apart by a letter, and how they share is added: "0", "1+2",
-    "2_A_3g.20gb", "1_B_mps"; "cpu" stands for no device.
+    Runs on the same devices are distinguished by a letter, and the way of sharing is appended: "0",
+    "1+2", "2_A_3g.20gb", "1_B_mps"; "cpu" stands for no device.
     """
     devices = [device_of(row) for row in rows]
     seen: Counter[str] = Counter()
@@ -61,7 +61,7 @@ def letters(rows: Sequence[PlanRow]) -> tuple[str, ...]:
 
 
 def device_of(row: PlanRow) -> str:
-    """Return the devices of a row in a word."""
+    """Return the devices of a row as one word."""
     return "+".join(row.devices) or "cpu"
 
 
@@ -80,24 +80,24 @@ def _letter(number: int) -> str:
     return letters
 
 
-# Processes of a run: every one that was started with the run in its environment.
+# Processes of a run: all that were started with the run in their environment.
 #
-# They are found whatever group, session or parent they have, and no process of anybody else is
-# taken for one of them: its number may have been given anew, the folder of a run is not.
+# They are found regardless of group, session and parent. The folder of a run is unique, so a reused
+# pid is not mistaken for one of them.
 
 
 TIRELESS_S = 5.0
-"""Processes that start others while they are ended: so long they are followed."""
+"""Seconds during which new processes of a run are killed as they appear."""
 
 
 def processes_of(folder: str) -> list[int]:
-    """Return the processes that the command of a run has started, itself among them."""
+    """Return all processes that the command of a run has started, itself included."""
     mark = os.fsencode(f"{JOIN_VARIABLE}={folder}")
     return [pid for pid in _all() if mark in _environment(pid)]
 
 
 def end_processes_of(folder: str) -> int:
-    """Kill every process of a run; return how many there were."""
+    """Kill every process of a run; return the number of them."""
     end = time.monotonic() + TIRELESS_S
     killed: set[int] = set()
     while (found := processes_of(folder)) and time.monotonic() < end:
@@ -114,7 +114,7 @@ def _all() -> list[int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return the environment of a process; none of one that has ended or is somebody else's."""
+    """Return the environment of a process; empty if it has ended or is another user's."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")

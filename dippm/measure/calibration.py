@@ -1,4 +1,4 @@
-"""Measurements of the owner → a device file that makes every later prediction better.
+"""Turn measurements on the user's machine into a device file that improves later predictions.
 
 dippm calibrate rows.csv --device A100 --save my_a100.toml
 dippm calibrate --measure --save my_gpu.toml
@@ -48,9 +48,9 @@ from dippm.model.graph import ModelGraph
 
 MOST_BYTES = 16 << 20
 SHORTEST_MS, LONGEST_MS = 1e-5, 1e8
-"""Latencies in ms: ten nanoseconds, a day."""
+"""Valid latencies in ms: ten nanoseconds to a day."""
 FURTHEST = LOG_FACTOR.high
-"""How far, in the log, a measurement may be from its prediction: a device file holds no more."""
+"""Largest log ratio of a measurement to its prediction: the limit of a device file."""
 NEEDED = ("model", "latency_ms")
 COLUMNS = (
     *NEEDED,
@@ -81,23 +81,23 @@ def calibrate(
     software: str = "",
     trust: bool = False,
 ) -> Device:
-    """Fit what is predicted for a device to measurements on it.
+    """Fit the predictor's factors for a device to measurements on it.
 
     Args:
-        rows: path of a CSV, or mappings, with COLUMNS: "model" as `dippm.predict` takes it,
-            "latency_ms" of a synchronised forward unless "timer" says otherwise, and what differs
-            from batch 1, fp32, eager. About ten models are enough.
-        device: of the catalogue, or the user's own.
-        predictor: a loaded checkpoint of kind "hybrid".
-        name: of the calibrated device.
-        software: that was measured with, for whoever reads the file.
+        rows: path of a CSV file, or mappings, with COLUMNS: "model" as `dippm.predict` takes it,
+            "latency_ms" of a synchronised forward pass unless "timer" says otherwise, and every
+            condition that differs from batch 1, fp32, eager. About ten models are enough.
+        device: device of the catalogue, or the user's own.
+        predictor: loaded checkpoint of kind "hybrid".
+        name: name of the calibrated device.
+        software: software of the measurements, as a note in the file.
         trust: allow model files that can run code when they are read.
 
     Returns:
         The device with its calibration, see `dippm.devices.write_device`.
 
     Raises:
-        MeasuredRowsError: if the rows are wrong; it names the first that is.
+        MeasuredRowsError: if a row is invalid, naming the first.
         CheckpointError: if the checkpoint is of another kind.
     """
     base = device_of(device)
@@ -142,20 +142,20 @@ def calibrate_here(
     """Measure about ten architectures on a GPU of this machine, and calibrate with them.
 
     Args:
-        rows: path of the CSV file to write; what it has already is not measured again.
-        device: of the catalogue, or the user's own; None is what the driver calls the GPU.
-        predictor: as `calibrate`.
-        budget_s: no further point is begun after so many seconds.
+        rows: path of the CSV file to write; points that it already has are not measured again.
+        device: device of the catalogue, or the user's own; None for the driver's name of the GPU.
+        predictor: see `calibrate`.
+        budget_s: time in seconds after which no further point is started.
         on: "cuda:0", ...; None is the first GPU.
-        name: as `calibrate`.
+        name: see `calibrate`.
 
     Returns:
-        The device with its calibration and, where it can be read, its idle power; and what became
-        of the measurements.
+        The device with its calibration and, where readable, its idle power; and a summary of the
+        measurements.
 
     Raises:
-        ConditionsError: if there is no such GPU, or it is not the one that `device` names.
-        DeviceError: if the catalogue does not have the GPU and no device was given.
+        ConditionsError: if there is no such GPU, or `device` names another one.
+        DeviceError: if the GPU is not in the catalogue and no device was given.
         MeasurementError: if nothing could be measured.
         FrameworkNotInstalledError: if torch or timm is missing.
     """
@@ -191,7 +191,7 @@ def calibrate_here(
 
 
 def _base(device: str | Device | None, here: Mapping[str, Any]) -> Device:
-    """Return the device that is calibrated: the one that is given, or that of this machine."""
+    """Return the device to calibrate: the given one, or that of this machine."""
     found = here["device"]
     if here.get("mig_profile"):
         raise ConditionsError(
@@ -215,7 +215,7 @@ def _base(device: str | Device | None, here: Mapping[str, Any]) -> Device:
 
 
 class _Graphs:
-    """Graphs of the models of rows, each converted once."""
+    """Graphs of the rows' models, each converted once."""
 
     def __init__(self, trust: bool) -> None:
         self.trust = trust
@@ -277,7 +277,7 @@ def _measured(
 
 
 def _number(value: Any, column: str, read: Callable[[str], float]) -> Any:
-    """Return the number of a cell, of text or of Python's own."""
+    """Return the number in a cell, given as text or as a number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value if math.isfinite(value) else read(f"{value}")
     try:

@@ -1,9 +1,9 @@
-"""Rows for `dippm calibrate`, measured here: ten architectures, few points, a time that is given.
+"""Measure rows for `dippm calibrate`: ten architectures at few points, within a time budget.
 
-The architectures are built by name with random weights, so nothing is downloaded. Their order makes
-every prefix useful: first each architecture once, at a batch that the GPU decides, then at batch 1,
-which the host decides, then in float32. What was measured stands in a CSV file after each point,
-and is not measured again.
+The architectures are built by name with random weights, so nothing is downloaded. Every prefix of
+their order is useful: first each architecture once, at a batch limited by the GPU, then at batch 1,
+limited by the host, then in float32. Each point is written to the CSV file when it is measured, and
+is not measured again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MODELS = (
     "timm:efficientnet_b0",
     "timm:regnety_032",
 )
-"""Architectures whose time goes to unlike classes of kernels: dense, grouped and depthwise
+"""Architectures dominated by different classes of kernels: dense, grouped and depthwise
 convolutions, products, attention whole and in windows, norms, joins of channels."""
 BATCHES = (32, 1)
 HALF: tuple[Precision, ...] = ("fp16", "bf16")
@@ -45,12 +45,12 @@ COLUMNS = ("model", "batch", "precision", "latency_ms")
 QUICK = Settings(warm_up_steps=5, timed_steps=30, settle_s=1.0, energy_window_s=0.0)
 BUDGET_S = 300.0
 IDLE_S = 2.0
-"""How long idle power is watched."""
+"""Duration of the idle power measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationPoint:
-    """What is measured once: a model by name, samples in a pass, and the precision."""
+    """A point to measure: a model by name, batch size, and precision."""
 
     model: str
     batch: int
@@ -58,22 +58,22 @@ class CalibrationPoint:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return what a row of a CSV file has of it."""
+        """Return the columns that identify it in a CSV file."""
         return self.model, str(self.batch), self.precision
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRun:
-    """What came of it.
+    """The result of `measure_rows`.
 
     Attributes:
-        measured: points of this run.
-        kept: rows that were in the file before.
-        left: points that the time did not suffice for.
-        failed: reason by point that could not be measured, for instance for want of memory.
-        software: that it was measured with.
-        idle_power_w: of the board, with a context; None if it cannot be read, see `absent`.
-        context_mb: of a process before its first model; None likewise.
+        measured: number of points measured now.
+        kept: number of rows that were in the file before.
+        left: number of points that did not fit into the time budget.
+        failed: reason by point that could not be measured, for instance out of memory.
+        software: software of the measurements.
+        idle_power_w: idle power of the board with a context; None if unreadable, see `absent`.
+        context_mb: memory of a process before its first model; None likewise.
         absent: reason by quantity.
     """
 
@@ -88,7 +88,7 @@ class CalibrationRun:
 
 
 def check_library(name: str) -> None:
-    """Check that the library is there which the architectures are built with.
+    """Check that the library of the architectures is installed.
 
     Raises:
         FrameworkNotInstalledError: if it is missing.
@@ -101,7 +101,7 @@ def check_library(name: str) -> None:
 
 
 def points_for(device: Device) -> tuple[CalibrationPoint, ...]:
-    """Return the points in the order in which they say most, for the formats that a GPU has."""
+    """Return the points for a GPU's formats, the most informative first."""
     formats = supported_precisions(device)
     half = next((precision for precision in HALF if precision in formats), None)
     first: Precision = half or "fp32"
@@ -119,17 +119,17 @@ def measure_rows(
     budget_s: float = BUDGET_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> CalibrationRun:
-    """Measure points that a file of rows does not have, and append them to it one by one.
+    """Measure points that are not in a file of rows, and append each to it.
 
     Args:
-        bench: on the device.
-        points: in order; those that the time does not suffice for are left.
-        path: CSV file with COLUMNS; made if it is not there.
-        budget_s: no point is begun after so long.
-        clock: in seconds.
+        bench: measuring device.
+        points: points in order.
+        path: CSV file with COLUMNS; created if missing.
+        budget_s: time in seconds after which no point is started.
+        clock: returns seconds.
 
     Raises:
-        MeasurementError: if the file is of other columns, or cannot be written.
+        MeasurementError: if the file has other columns, or cannot be written.
     """
     began, known = clock(), _known(path)
     todo = [point for point in points if point.key not in known]
@@ -144,7 +144,7 @@ def measure_rows(
         done += 1
         try:
             columns = _measured(bench, point)
-        except Exception as error:  # whatever a model raises, the others can be measured
+        except Exception as error:  # any error of a model; the others can still be measured
             failed[" ".join(point.key)] = shortened(
                 error.message if isinstance(error, DippmError) else str(error) or repr(error)
             )
@@ -190,7 +190,7 @@ def _software(columns: Mapping[str, Any]) -> str:
 
 
 def _known(path: Path) -> set[tuple[str, str, str]]:
-    """Return the points of a file of rows; none if there is no file."""
+    """Return the points in a file of rows; empty without a file."""
     if not path.exists():
         return set()
     try:

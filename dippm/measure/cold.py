@@ -1,9 +1,9 @@
-"""An operator with cold caches: what it reads is out of the last-level cache before each step.
+"""Time an operator with cold caches: its inputs are evicted before each step.
 
-Steps that repeat on the same tensors find whatever fits into the L2 cache of a GPU there; amid a
-network an operator finds some of it. Both ends are measured. Before each cold step a buffer of
-several times the cache is read, not written: lines that must be written back would cost the step
-its bandwidth.
+Repeated steps on the same tensors find whatever fits into the L2 cache of a GPU there; within a
+network an operator finds some of it. Both extremes are measured. Before each cold step a buffer of
+several times the cache is read, not written: writing back dirty lines would cost the step its
+bandwidth.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 TIMES = 4
-"""The buffer is so many times the cache: neither its policy nor its halves keep anything."""
+"""Buffer size in cache sizes: enough for any replacement policy and for split caches."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 NOT_COLD = Absent("operators alone are measured with cold caches")
 NO_ROOM = Absent("no memory was left for the buffer that empties the caches")
@@ -31,7 +31,7 @@ NAMES = ("cold_latency_ms", "cold_event_ms")
 
 
 def cache_bytes(device: torch.device) -> int | Absent:
-    """Return the size of the last-level cache of a device, or the reason why it is not known."""
+    """Return the size of the last-level cache of a device, or the reason why it is unknown."""
     import torch
 
     if device.type == "cuda":
@@ -42,7 +42,7 @@ def cache_bytes(device: torch.device) -> int | Absent:
 
 
 def displacer(device: torch.device) -> Callable[[], object] | Absent:
-    """Return what takes everything else out of the caches of a device, or why that is not known."""
+    """Return a function that evicts the caches of a device, or the reason why there is none."""
     import torch
 
     size = cache_bytes(device)
@@ -58,10 +58,10 @@ def cold_columns(
     """Time steps with cold caches; return their columns, each a value or `Absent`.
 
     Args:
-        step: that has run before.
-        watch: of the device that it runs on; it waits before each step.
-        displace: see `displacer`.
-        steps: how many.
+        step: step that has run before.
+        watch: stopwatch of the device; it waits before each step.
+        displace: function that evicts the caches, see `displacer`.
+        steps: number of steps.
     """
     tell(f"timing {steps} steps with cold caches")
     seen = []
@@ -74,7 +74,7 @@ def cold_columns(
 
 
 def _bytes(path: Path) -> int:
-    """Return the size in a file such as "32768K", 0 if it has none."""
+    """Return the size in a file such as "32768K", 0 without one."""
     try:
         found = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip())
     except OSError:

@@ -1,7 +1,7 @@
-"""The columns of a measured row: what each means, its unit and its type.
+"""The columns of a measured row, with meaning, unit and type.
 
-A row is a flat mapping from column to value. A value that could not be had is None, and
-`absent` says why for each such measured column.
+A row is a flat mapping from column to value. A missing value is None, and `absent` has the reason
+for each missing measured column.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Status = Literal["ok", "oom", "timeout", "crash", "error", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name (with the unit), type and meaning."""
+    """A column: its name (with the unit), type and meaning."""
 
     name: str
     kind: Kind
@@ -155,7 +155,7 @@ KERNEL = (
     Column("block", "integers", "threads of a block by axis; null on a CPU and for copies"),
     Column("stream", "integer", "of the launch; null on a CPU"),
 )
-"""Columns of the kernel tables beside the rows."""
+"""Columns of the kernel tables that belong to the rows."""
 COLUMNS = (
     *IDENTITY,
     *CONFIGURATION,

@@ -1,15 +1,15 @@
-"""Energy of one step, from a window in which the step runs without pause.
+"""Energy of one step, measured while it repeats without pause.
 
-A counter that is updated every tenth of a second says nothing about a step of a millisecond. So
-the steps are repeated, the window begins and ends at an update of the counter, and
+A counter that is updated every tenth of a second cannot resolve a step of a millisecond. So the
+step is repeated, the window begins and ends at an update of the counter, and
 
     energy per step = (energy between the two updates / time between them) · time per step
 
-holds however the steps fall between the updates. Where there is no energy counter, the mean of
-power readings stands for the quotient. Fewer than ten updates give no figure.
+holds wherever the steps lie relative to the updates. Without an energy counter, the mean of power
+readings replaces the quotient. Fewer than ten updates give no result.
 
-The device must not wait for whoever reads: a reading of NVML takes milliseconds, many steps take
-less. So a thread reads, and the next batch of steps is queued before the last one is waited for.
+Reading must not stall the device: a reading of NVML takes milliseconds, as long as many steps. So a
+thread reads, and the next batch of steps is queued before waiting for the previous one.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from dippm.measure.readings import Absent, Source
 from dippm.measure.timing import Step, Stopwatch
 
 POLL_S = 0.02
-"""Between two looks at the counter; a batch of steps is queued for about this long."""
+"""Seconds between two reads of the counter; a batch of steps is queued for about this long."""
 ENDS_POLL_S = 0.002
-"""The same where a window begins and ends: what lies between two looks there, it may be off."""
+"""Seconds between two reads near the ends of a window, which limit its error."""
 ENDS_S = 0.1
-"""So long before a window is as long as asked for its end is near: an update of NVML's counter."""
+"""Time before the requested end of a window with short pauses: an update of NVML's counter."""
 METHODS = {
     "energy_j": "NVML total energy counter",
     "power_instant_w": "mean of NVML's instant power readings",
     "power_w": "mean of NVML power readings",
 }
-"""What a GPU's energy is read from, the best first: power_w is a mean over a second on Hopper."""
+"""Quantities for a GPU's energy, best first: power_w is a mean over a second on Hopper."""
 READS = 5
-"""So many readings say what one costs."""
+"""Number of readings that measure the cost of one."""
 READ_SHARE = 0.2
-"""Of a core that looking at the counter may take at most."""
+"""Largest share of a core for reading the counter."""
 LEAST_UPDATES = 10
 LONGEST_WINDOW = 3.0
-"""A window may last so many times as long as asked for, until the counter was updated enough."""
+"""Longest window, in requested lengths, to wait for enough updates of the counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Where energy is read.
+    """A source of energy readings.
 
     Attributes:
-        source: that has the quantity.
-        quantity: an energy counter in J, or else a power in W.
-        method: how results name it.
+        source: source with the quantity.
+        quantity: name of an energy counter in J, or else of a power in W.
+        method: name in results.
     """
 
     source: Source
@@ -67,25 +67,25 @@ class Meter:
         return self.quantity.endswith("_j")
 
     def read(self) -> tuple[float, float | None]:
-        """Return the time in s, and J so far or W now; None if the reading failed."""
+        """Return the time in s and the energy in J or power in W; None if the reading failed."""
         readings = self.source.read()
         return readings.time_ns / 1e9, readings.values.get(self.quantity)
 
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What a window said.
+    """The energy of one window.
 
     Attributes:
-        energy_j: of one step, gross.
-        power_w: mean over the window.
-        window_s: from the first update of the counter to the last.
-        window_error_s: how far that may be off at most.
-        steps: that ran in the whole loop.
+        energy_j: gross energy of one step.
+        power_w: mean power over the window.
+        window_s: time from the first to the last update of the counter.
+        window_error_s: largest error of that time.
+        steps: number of steps in the whole loop.
         step_ms: mean time of a step in the loop, where steps follow each other without pause.
-        method: counter that it comes from.
+        method: name of the counter.
         resolution_s: median time between two updates of the counter.
-        read_ms: what reading the counter once costs.
+        read_ms: duration of one reading.
     """
 
     energy_j: float
@@ -101,7 +101,7 @@ class Energy:
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """A change of a reading, which came between two looks: at their middle, give or take."""
+    """A change of a reading between two reads, taken at their middle ± half the pause."""
 
     at_s: float
     error_s: float
@@ -110,7 +110,7 @@ class _Update:
 
 @dataclass(slots=True)
 class _Track:
-    """Changes of a reading."""
+    """The changes of a reading."""
 
     updates: list[_Update] = field(default_factory=list)
     last: float | None = None
@@ -119,7 +119,7 @@ class _Track:
     def add(self, at_s: float, value: float | None) -> None:
         if value is None:
             return
-        if self.last not in (None, value):  # the first value is of unknown age
+        if self.last not in (None, value):  # the age of the first value is unknown
             error_s = (at_s - self.looked_s) / 2
             self.updates.append(_Update(at_s - error_s, error_s, value))
         self.last, self.looked_s = value, at_s
@@ -130,7 +130,7 @@ class _Track:
 
 
 class _Reader(threading.Thread):
-    """Looks at the counter until it is stopped; NVML's calls leave Python to the steps."""
+    """Reads the counter until it is stopped; NVML's calls release the interpreter lock."""
 
     def __init__(
         self, meter: Meter, meanwhile: Callable[[], object], *, window_s: float, read_s: float
@@ -149,22 +149,22 @@ class _Reader(threading.Thread):
                 self.track.add(*self._meter.read())
                 self._meanwhile()
                 self._stopped.wait(self.pause_s)
-        except Exception as error:  # the steps must end too, and say why
+        except Exception as error:  # kept, so that the steps end too and report it
             self.error = error
 
     @property
     def pause_s(self) -> float:
-        """Until the next look: short where the window begins or may end."""
+        """Seconds until the next read: short where the window begins or may end."""
         updates, looked_s = self.track.updates, self.track.looked_s
         if updates and looked_s - updates[0].at_s < self._window_s - ENDS_S:
             return self._far_s
         return self._near_s
 
     def stop(self) -> None:
-        """Wait until the last reading has been made.
+        """Stop after a last reading.
 
         Raises:
-            Exception: whatever a reading raised.
+            Exception: error of a reading.
         """
         self._stopped.set()
         self.join()
@@ -173,7 +173,7 @@ class _Reader(threading.Thread):
 
 
 def find_meter(nvml: Source, rapl: Source, *, on_gpu: bool) -> Meter | Absent:
-    """Return the meter of a device, or the reason why it has none."""
+    """Return the meter of a device, or the reason why there is none."""
     if not on_gpu:
         readings = rapl.read()
         if "package_energy_j" in readings.values:
@@ -199,11 +199,11 @@ def measure_energy(
 
     Args:
         step: one forward pass, or one training step.
-        watch: of the device that the step runs on.
+        watch: stopwatch of the device.
         meter: see `find_meter`.
-        settings: how long.
-        queued_ms: about how long a step takes among others that nobody waits for.
-        meanwhile: called at every look at the counter, in another thread.
+        settings: length of the window.
+        queued_ms: approximate time of a step that is queued without synchronisation.
+        meanwhile: called at every read of the counter, in another thread.
     """
     read_s = _read_cost(meter)
     queued = max(1, round(1000 * POLL_S / max(queued_ms, 1e-3)))
@@ -230,7 +230,7 @@ def measure_energy(
 
 
 def _read_cost(meter: Meter) -> float:
-    """Return how long a reading takes, in s."""
+    """Return the duration of a reading, in s."""
     costs = []
     for _ in range(READS):
         begin = time.perf_counter()
@@ -240,7 +240,7 @@ def _read_cost(meter: Meter) -> float:
 
 
 def idle_power(meter: Meter, seconds: float) -> float | Absent:
-    """Return the mean power while nothing runs, in W, or the reason why there is none."""
+    """Return the mean idle power in W, or the reason why there is none."""
     track, powers = _Track(), []
     begin = time.monotonic()
     while (elapsed := time.monotonic() - begin) < 4 * seconds:

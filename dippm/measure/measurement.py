@@ -1,4 +1,4 @@
-"""`Measurement`: one measured model, and how it prints; `measure_model` makes it."""
+"""`Measurement`: one measured model and its table; `measure_model` creates it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from dippm.model.frontends.registry import Entry
 
 NO_MEMORY = ("out of memory", "can't allocate memory")
-"""How torch says that a device, or the host, has no memory left."""
+"""Torch's messages for exhausted memory of a device or of the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a model cost on this machine.
+    """The measured cost of a model on this machine.
 
     Attributes:
         source: file name, specification or class of the model.
         batch: samples per step.
         regime: precision, mode, phase, layout.
-        settings: the protocol.
-        columns: see `dippm.measure.columns`; None where a value is absent.
+        settings: measuring protocol.
+        columns: values by column, see `dippm.measure.columns`; None where absent.
         absent: reason by column.
-        kernels: what one profiled step launched; empty if that is absent.
-        load: of the machine meanwhile; None if nobody looked.
+        kernels: kernels of one profiled step; empty if they are absent.
+        load: load of the machine meanwhile; None if it was not watched.
     """
 
     source: str
@@ -98,7 +98,7 @@ class Measurement:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know before relying on the numbers."""
+        """Warnings about the reliability of the numbers."""
         if self.load is None or not self.load.is_busy:
             return ()
         return (
@@ -159,12 +159,12 @@ def measure_model(
 
     Args:
         source: a module, a model file, or a name such as "timm:resnet50". Files of other
-            frameworks than PyTorch run in their own, as they are, on the CPU.
+            frameworks run unchanged in their own, on the CPU.
         input: sizes without the batch; None takes the sizes that the model states.
         batch: samples per step.
         device: "cuda:0", "cpu", ...; None is the first GPU, or the CPU without one.
         regime: precision, mode, phase and layout; float32 inference by default.
-        settings: how often and how long.
+        settings: number of steps and lengths of windows.
         trust: allow a file that can run code when it is read.
 
     Raises:
@@ -193,7 +193,7 @@ def measure_model(
             )
     except DippmError:
         raise
-    except Exception as error:  # whatever the model itself raises
+    except Exception as error:  # any error of the model itself
         raise _explained(error, source, batch) from error
     finally:
         bench.close()
@@ -242,7 +242,7 @@ def _measure_session(
 
 
 def _checked(batch: int, regime: Regime) -> Regime:
-    """Return the regime with its names as they are spelt here."""
+    """Return the regime with canonical names."""
     if not 1 <= batch <= MAX_BATCH:
         raise ConditionsError(f"batch is {batch}", f"Give a batch size from 1 to {MAX_BATCH:,}.")
     known = {"precision": PRECISIONS, "mode": MODES, "phase": PHASES}
@@ -259,7 +259,7 @@ def _identity() -> dict[str, Any]:
 
 
 def _explained(error: Exception, source: Any, batch: int) -> DippmError:
-    """Return what a failure inside the framework means to the user."""
+    """Return our error for a failure inside the framework."""
     words = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
     name = source if isinstance(source, str | Path) else type(source).__name__
     if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):

@@ -1,6 +1,6 @@
-"""The noise floor: how far repeats of one configuration lie apart.
+"""The noise floor: the spread between repeats of one configuration.
 
-A difference below it is no difference. Repeats are rows of one configuration on one device; the
+A difference below it is not significant. Repeats are rows of one configuration on one device; the
 spread of a configuration is the sample standard deviation of its repeats over their mean.
 """
 
@@ -21,17 +21,17 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloor:
-    """The spread of repeats of one target.
+    """The spread between repeats of one target.
 
     Attributes:
-        target: for instance "latency_ms".
-        family: "all" for every family together.
-        configurations: with at least two repeats that have the target.
-        rows: their repeats.
+        target: name such as "latency_ms".
+        family: name of the family; "all" for all together.
+        configurations: number of configurations with at least two repeats of the target.
+        rows: number of their repeats.
         median_percent: median over configurations of the relative spread.
-        p95_percent: 95th percentile.
-        days: different days (UTC) among the rows.
-        campaigns: different starts of the collector among them.
+        p95_percent: 95th percentile of the relative spread.
+        days: number of different days (UTC) among the rows.
+        campaigns: number of different campaigns of the collector among them.
     """
 
     target: str
@@ -52,7 +52,7 @@ def noise_floor(rows: pd.DataFrame) -> tuple[list[NoiseFloor], Mapping[str, str]
     """Return the noise floors over all families and by family, and reasons for missing targets.
 
     Args:
-        rows: as `collected` reads them; failed and disturbed ones do not count.
+        rows: rows as `collected` reads them; failed and disturbed ones are skipped.
     """
     usable = rows[[why_not_used(row) is None for row in rows.to_dict("records")]]
     floors, absent = [], {}

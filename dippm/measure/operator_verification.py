@@ -1,4 +1,4 @@
-"""Predicted beside measured, operator by operator, from the kernels of one profiled step."""
+"""Operators of a prediction compared with the kernels of one profiled step."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class OperatorCheck:
     Attributes:
         node: position in `ModelGraph.nodes`; None for kernels that no operator launched.
         op: canonical name, "" without a node.
-        path: of its module.
-        kernels: that were seen; on a CPU calls of operators.
-        measured_ms: sum of their durations; None if none was seen.
-        predicted_ms: None if it was not predicted.
+        path: path of its module.
+        kernels: number of its kernels; on a CPU calls of operators.
+        measured_ms: sum of their durations; None without any.
+        predicted_ms: predicted time; None if it was not predicted.
     """
 
     node: int | None
@@ -50,11 +50,11 @@ class OperatorVerification:
 
     Attributes:
         title: model and conditions.
-        checks: one for each operator that was seen or predicted; what no operator launched last.
+        checks: one per measured or predicted operator; kernels without an operator last.
         measured_ms: sum of all kernels of the step: regime K.
         predicted_ms: sum over all operators; None if they were not predicted.
-        joined: share of `measured_ms` whose kernels found an operator, 0 to 1.
-        reason: why nothing was predicted; empty if it was.
+        joined: share of `measured_ms` whose kernels belong to an operator, 0 to 1.
+        reason: reason for missing predictions; empty without one.
     """
 
     title: str
@@ -86,16 +86,16 @@ def verify_operators(
     *,
     reason: str = "",
 ) -> OperatorVerification:
-    """Hold the operators of a prediction against the kernels of a measured step.
+    """Compare the operators of a prediction with the kernels of a measured step.
 
     Args:
-        measurement: with kernels.
-        graph: of the same model.
-        predicted: costs of the graph's operators, the host's share left out of the sums.
-        reason: why there are none.
+        measurement: measurement with kernels.
+        graph: graph of the same model.
+        predicted: costs of the graph's operators; the host's share is left out of the sums.
+        reason: reason why there are none.
 
     Raises:
-        ConditionsError: if the measurement has no kernels; says why.
+        ConditionsError: if the measurement has no kernels, with the reason.
     """
     if not measurement.kernels:
         why = measurement.absent.get("kernel_ms", "no step was profiled")

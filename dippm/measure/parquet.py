@@ -1,4 +1,4 @@
-"""Rows of a Parquet file that may be damaged, or another's."""
+"""Rows of a Parquet file that may be damaged or foreign."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[
     Raises:
         ImportError: if pyarrow is not installed.
         OSError: if the file cannot be opened.
-        ValueError: if it is damaged, or of a kind that Python has no values for.
+        ValueError: if it is damaged, or has a type without Python values.
     """
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
@@ -22,6 +22,6 @@ def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[
         rows: list[dict[str, Any]] = (
             ParquetFile(path).read(columns=columns and list(columns)).to_pylist()
         )
-    except (ArrowException, ArithmeticError) as error:  # of many kinds, few of them a ValueError
+    except (ArrowException, ArithmeticError) as error:  # various types, few of them a ValueError
         raise ValueError(str(error)) from error
     return rows

@@ -1,7 +1,7 @@
-"""How one configuration is measured: `Regime` says what runs, `Settings` how often.
+"""The measuring protocol of one configuration: `Regime` (conditions) and `Settings` (lengths).
 
 Deliverable D3.5: 5 warm-up and 30 timed forward passes, their mean. Here the median, percentiles
-and every single time stand beside it, and energy comes from a window long enough for its counter.
+and every single time are kept as well, and energy comes from a window long enough for its counter.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """Under which conditions the module runs.
+    """The conditions under which a module runs.
 
     Attributes:
-        precision: as in `dippm.estimate.conditions`.
+        precision: precision as in `dippm.estimate.conditions`.
         mode: "eager" or "compiled".
         phase: "inference", or "train": forward, backward and optimiser step (SGD with momentum).
         channels_last: memory layout of images.
@@ -34,15 +34,15 @@ class Regime:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How often and how long.
+    """Numbers of steps and lengths of windows.
 
     Attributes:
-        warm_up_steps: untimed steps at least.
-        timed_steps: timed steps.
-        settle_s: warm-up goes on until two windows agree within 1 %, about so long at most. The
-            first call is not part of it.
-        energy_window_s: length of the energy window; 0 leaves energy out.
-        idle_s: how long idle power is watched before the energy window, and after it.
+        warm_up_steps: least number of untimed steps.
+        timed_steps: number of timed steps.
+        settle_s: approximate limit for the warm-up, which ends when two windows agree within 1 %.
+            The first call is not part of it.
+        energy_window_s: length of the energy window; 0 for no energy.
+        idle_s: duration of idle power measurements before and after the energy window.
     """
 
     warm_up_steps: int = 5

@@ -1,4 +1,4 @@
-"""Where a measurement was made: machine, versions, switches."""
+"""The provenance of a measurement: machine, versions, switches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
 @cache
 def machine(device: Any) -> Mapping[str, Any]:
-    """Return the columns of provenance that hold for a whole process.
+    """Return the columns of provenance that are constant in a process.
 
     Args:
         device: a `torch.device`.
@@ -53,7 +53,7 @@ def catalogue_name(own_name: str) -> str:
 
 
 def cpu_device() -> str:
-    """Return the catalogue's name of this CPU if its core count is the listed one's too."""
+    """Return the catalogue's name of this CPU if the core count matches too."""
     listed = catalogue_name(cpu_name())
     return listed if listed.endswith(f"-{os.cpu_count()}c") else cpu_name()
 
@@ -62,7 +62,7 @@ def cpu_device() -> str:
 def commit() -> str | None:
     """Return the commit of the checkout, with "+" if files were changed.
 
-    The environment variable DIPPM_COMMIT says it for a copy without history; else that has None.
+    Without a git history it is that in DIPPM_COMMIT, else None.
     """
     if said := os.environ.get("DIPPM_COMMIT"):
         return said

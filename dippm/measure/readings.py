@@ -1,11 +1,11 @@
-"""`Readings` and `Source`: what a counter family says at one moment.
+"""`Readings` and `Source`: the values of a family of counters at one moment.
 
 To add a source: write `dippm/measure/sources/<name>.py` with a class that follows `Source`, and
 list it in `dippm/measure/sources/registry.py`; from another distribution, register it under the
 entry point group "dippm.sources".
 
-Records here and in the sources of CPU and memory are tuples with names: the import of dataclasses
-is a fifth of what the sampler's start costs.
+Records here and in the sources of CPU and memory are named tuples: importing dataclasses would take
+a fifth of the sampler's start-up time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Quantity(NamedTuple):
-    """What a reading means.
+    """The meaning of a value.
 
     Attributes:
-        name: with its unit, for instance "power_w"; "<source>.<name>" is its full name.
-        unit: for people, for instance "W".
-        scope: whose it is: the run's process tree, the host, a whole device, a slice of one, or
-            this process.
-        about: one line.
-        counter: whether it only grows (energy, CPU seconds): differences mean something, single
-            values do not.
+        name: name with its unit, for instance "power_w"; "<source>.<name>" is the full name.
+        unit: unit for display, for instance "W".
+        scope: what is measured: the run's process tree, the host, a whole device, a slice of one,
+            or this process.
+        about: description in one line.
+        counter: whether it is cumulative (energy, CPU seconds): only differences are meaningful.
     """
 
     name: str
@@ -40,24 +39,24 @@ class Quantity(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """Stands where a value would stand; never 0, never -1.
+    """Takes the place of a missing value; never 0, never -1.
 
     Attributes:
-        reason: why there is no value, with the remedy if there is one.
+        reason: reason for the absence, with a remedy if there is one.
     """
 
     reason: str
 
 
 class Readings(NamedTuple):
-    """What one source said at one moment.
+    """The values of one source at one moment.
 
-    The sampler makes hundreds a second, and a frozen dataclass takes thrice as long as a tuple.
+    The sampler creates hundreds per second, and a frozen dataclass takes three times as long.
 
     Attributes:
-        time_ns: `time.monotonic_ns()` when it was read.
-        values: by name of the quantity; what could not be had is missing here.
-        absent: reason by name of the quantity, for exactly the quantities without a value.
+        time_ns: `time.monotonic_ns()` of the reading.
+        values: values by name of the quantity, without the absent ones.
+        absent: reasons by name of the quantity, for exactly the absent ones.
     """
 
     time_ns: int
@@ -65,14 +64,14 @@ class Readings(NamedTuple):
     absent: Mapping[str, str] = NOTHING
 
     def get(self, name: str) -> float | Absent:
-        """Return the value of a quantity, or why it has none."""
+        """Return the value of a quantity, or the reason for its absence."""
         if name in self.values:
             return self.values[name]
         return Absent(self.absent.get(name, f"no {name} is read here"))
 
 
 class Source(Protocol):
-    """One family of counters; it never raises for a counter that this machine lacks."""
+    """One family of counters; it never raises for counters that this machine lacks."""
 
     @property
     def name(self) -> str:
@@ -81,7 +80,7 @@ class Source(Protocol):
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
-        """Everything that `read` gives a value or a reason for."""
+        """All quantities that `read` gives a value or a reason for."""
         ...
 
     def read(self) -> Readings:
@@ -89,17 +88,17 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the source holds; reading after it gives reasons, not errors."""
+        """Release all resources; later readings give reasons, not errors."""
         ...
 
 
 class AbsentSource(NamedTuple):
-    """The source of a machine that lacks these counters: every quantity is absent, with a reason.
+    """The source for a machine without these counters: every quantity is absent, with a reason.
 
     Attributes:
-        name: of the family that is missing.
-        quantities: what it would have given.
-        reason: why not, with the remedy if there is one.
+        name: name of the missing family.
+        quantities: quantities of the family.
+        reason: reason for the absence, with a remedy if there is one.
     """
 
     name: str
@@ -112,4 +111,4 @@ class AbsentSource(NamedTuple):
         return Readings(time.monotonic_ns(), {}, absent)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 LEARNING_RATE = 1e-6
-"""Small: the step must cost what a step costs, and the weights must stay finite."""
+"""Small: a step must have its normal cost, and the weights must stay finite."""
 TF32: Mapping[Precision, tuple[bool, bool]] = {
     "fp32": (False, True),  # PyTorch's own default
     "fp32-ieee": (False, False),
@@ -36,11 +36,12 @@ def prepared(
     """Yield one step of the module under a regime; module and inputs are changed in place.
 
     Floating-point parameters and inputs are cast to float16 or bfloat16 if the precision says so,
-    else to float32; whoever holds the inputs holds the cast ones, for a copy in another type would
-    count as the model's memory. A training step is forward, mean square of the outputs as loss,
-    backward, and SGD with momentum; "amp" scales the loss. Inputs that require gradients mark an
-    operator amid a network: its backward pass starts from given gradients instead of a loss, and
-    computes those of the inputs too. A module without parameters has no optimiser.
+    else to float32. Inputs are cast in place, since a copy in another type would count as the
+    model's memory. A training step is forward, mean square of the outputs as loss, backward, and
+    SGD with momentum; "amp" scales the loss. Inputs that require gradients mark an operator inside
+    a network: its backward pass starts from given gradients instead of a loss, and computes those
+        of the inputs
+    too. A module without parameters has no optimiser.
 
     Raises:
         ConditionsError: if the device cannot run the precision, or there is nothing to train.
@@ -65,10 +66,10 @@ def prepared(
 
 
 def refuse_impossible(regime: Regime, device: torch.device) -> None:
-    """Refuse what would silently be something else.
+    """Refuse a regime that would silently run as another one.
 
     Raises:
-        ConditionsError: TF32 has no meaning on a CPU.
+        ConditionsError: for TF32 on a CPU, where it has no meaning.
     """
     if device.type == "cpu" and regime.precision in ("tf32", "fp32-ieee"):
         raise ConditionsError(
@@ -78,7 +79,7 @@ def refuse_impossible(regime: Regime, device: torch.device) -> None:
 
 
 def flags() -> dict[str, Any]:
-    """Return the switches of torch that decide which kernels run, as they are now."""
+    """Return torch's current switches that decide which kernels run."""
     import torch
 
     return {
@@ -114,7 +115,7 @@ def _inference_step(
         return lambda: called(*inputs)
 
     def step() -> object:
-        # Entered anew in every step, as users do: leaving it drops the cast weights.
+        # Entered anew in every step, as users do: leaving autocast drops its cached weights.
         with _autocast(regime.precision, device):
             return called(*inputs)
 
@@ -130,7 +131,7 @@ def _autocast(precision: Precision, device: torch.device) -> Any:
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype, regime: Regime) -> None:
-    """Give a floating-point tensor its final type and layout, in place."""
+    """Cast a floating-point tensor to its final type and layout, in place."""
     import torch
 
     if not tensor.is_floating_point():
@@ -144,7 +145,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype, regime: Regime) -> None:
 
 
 def _set_layout(module: torch.nn.Module, regime: Regime) -> None:
-    """Give every weight of its rank the layout; plain layout undoes an earlier regime."""
+    """Set the layout of every 4-dimensional weight; the plain layout resets an earlier regime."""
     import torch
 
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -157,7 +158,7 @@ def _set_layout(module: torch.nn.Module, regime: Regime) -> None:
 def _compiled(module: torch.nn.Module) -> Any:
     import torch
 
-    torch._dynamo.reset()  # graphs of an earlier point must not be kept or counted as recompiles
+    torch._dynamo.reset()  # drop graphs of earlier points, which would count as recompiles
     return torch.compile(module, dynamic=False)
 
 
@@ -206,7 +207,7 @@ def _training_step(
 
 
 def _ones(outputs: list[torch.Tensor], known: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return gradients to start from, made in the first step only."""
+    """Return gradients to start from, created in the first step only."""
     import torch
 
     if not known:
@@ -226,7 +227,7 @@ def _loss(outputs: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _tensors(outputs: object) -> Iterator[torch.Tensor]:
-    """Yield every floating-point tensor that depends on what is trained."""
+    """Yield every floating-point tensor that depends on trainable values."""
     import torch
 
     if isinstance(outputs, torch.Tensor):

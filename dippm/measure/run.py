@@ -1,9 +1,9 @@
-"""One configuration, measured: the protocol from warm-up to the columns of a row.
+"""Measure one configuration: the protocol from warm-up to the columns of a row.
 
     forget caches → first call → warm up until settled → timed steps → memory peaks
     → queued steps → cold steps (operators) → energy window → profiled step
 
-Everything that could not be had stands in "absent" with its reason.
+Every value that is missing has its reason in "absent".
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ NOT_ASKED = Absent("not asked for")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to measure beside time and memory.
+    """What to measure besides time and memory.
 
     Attributes:
-        energy: spend an energy window.
-        kernels: profile a step.
-        cold: time steps with cold caches too: operators, which fit into them.
+        energy: whether to spend an energy window.
+        kernels: whether to profile a step.
+        cold: whether to time steps with cold caches too, for operators, which fit into them.
     """
 
     energy: bool = True
@@ -58,18 +58,18 @@ class Bench:
     """A device with its counters, kept open over many measurements.
 
     Args:
-        device: where modules run.
-        settings: how often and how long.
+        device: device on which modules run.
+        settings: numbers of steps and lengths of windows.
 
     Attributes:
-        driver_mb: memory that the driver keeps for itself.
+        driver_mb: memory that the driver reserves.
         context_mb: memory of this process on a GPU before its first model, without that.
     """
 
     def __init__(self, device: torch.device, settings: Settings | None = None) -> None:
         self.device, self.settings = device, settings or Settings()
         if device.type == "cuda":
-            context.open_context(device)  # it is part of what idles
+            context.open_context(device)  # idle power includes the context
         self.counters = Counters(device)
         self.driver_mb: float | Absent = memory.NO_GPU
         self.context_mb: float | Absent = memory.NO_GPU
@@ -100,23 +100,23 @@ class Bench:
         """Measure one configuration.
 
         Args:
-            module: on the device; its precision, layout and mode are changed as the regime says.
-            inputs: on the device, batch included, in the order of `forward`; cast in place.
-            regime: how it runs.
-            wanted: what beside time and memory.
-            memory_before_mb: what `memory_mb` said before the module was built.
+            module: module on the device; its precision, layout and mode are changed to the regime.
+            inputs: inputs on the device, batch included, in the order of `forward`; cast in place.
+            regime: conditions of the run.
+            wanted: measurements besides time and memory.
+            memory_before_mb: result of `memory_mb` before the module was built.
 
         Returns:
-            Columns of `dippm.measure.columns` from timer to provenance; "absent": reason by column
-            without a value; "kernels": the kernel table as JSON-ready rows, see
+            Columns of `dippm.measure.columns` from timer to provenance; "absent": reasons by
+            column; "kernels": the kernel table as JSON-ready rows, see
             `kernels.record.TracedKernel`, empty if there is none.
 
         Raises:
             ConditionsError: if the device cannot run the regime.
-            torch.OutOfMemoryError: and whatever else the module raises.
+            torch.OutOfMemoryError: and any other error of the module.
         """
         with prepared(module, inputs, regime, device=self.device) as step:
-            memory.forget(self.device)  # what other types and layouts took is not the model's
+            memory.forget(self.device)  # memory of earlier types and layouts is not the model's
             marks = module if regime.mode == "eager" else None
             columns = self.measure_step(step, wanted=wanted or Wanted(), module=marks)
         before = Absent("nobody looked") if memory_before_mb is None else memory_before_mb
@@ -128,9 +128,9 @@ class Bench:
         """Measure any callable that is one step on the device; columns are values or `Absent`.
 
         Args:
-            step: what runs.
-            wanted: what beside time and memory.
-            module: whose submodules mark their calls in the profiled step, if they can.
+            step: callable that runs the step.
+            wanted: measurements besides time and memory.
+            module: module whose submodules mark their calls in the profiled step, if possible.
         """
         fresh, self._fresh = self._fresh, False
         watch = stopwatch(self.device)
@@ -166,7 +166,7 @@ class Bench:
     def _cold(
         self, step: Step, watch: Stopwatch, wanted: Wanted
     ) -> tuple[dict[str, Any], Callable[[], object] | Absent]:
-        """Return the columns of cold steps, and what makes a step cold, or why not."""
+        """Return the columns of cold steps, and the function that evicts caches, or the reason."""
         try:
             displace = displacer(self.device) if wanted.cold else NOT_COLD
             if not isinstance(displace, Absent):
@@ -175,7 +175,7 @@ class Bench:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            displace = NO_ROOM  # what was timed before stays a row
+            displace = NO_ROOM  # what was timed before remains valid
         return dict.fromkeys(COLD_NAMES, displace), displace
 
     def _energy(
@@ -210,13 +210,13 @@ class Bench:
 
 
 def as_row(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns with None for what is absent, and the reasons under "absent"."""
+    """Return the columns with None for absent values, and the reasons under "absent"."""
     reasons = {n: v.reason for n, v in columns.items() if isinstance(v, Absent)}
     values = {n: None if isinstance(v, Absent) else v for n, v in columns.items()}
     return {**values, "absent": reasons}
 
 
-# The profiled steps of one point, after everything that is timed: kernels and their columns.
+# The profiled step of a point, after everything that is timed: kernels and their columns.
 
 
 METHODS = {
@@ -235,13 +235,13 @@ def kernels_of(
     *,
     before: Callable[[], object] = lambda: None,
 ) -> Seen:
-    """Return the kernels of one step, or why there are none: what was timed stays a row.
+    """Return the kernels of one step, or the reason for none: the timed row remains valid.
 
     See `profiled` for the arguments.
     """
     try:
         kernels = profiled(step, device, module=module, before=before)
-    except Exception as error:  # the profiler's, or memory that it needs beside the step's
+    except Exception as error:  # of the profiler, or for lack of its additional memory
         words = (str(error).strip().splitlines() or [""])[0][:200]
         return Absent(f"the profiled step failed: {type(error).__name__}: {words}")
     return kernels or NONE_SEEN
@@ -255,14 +255,14 @@ def kernel_columns(kernels: Seen, device: torch.device) -> dict[str, Any]:
     return dict(zip(KERNEL_NAMES, values, strict=True))
 
 
-# The energy window of one point: idle before, steps without pause, idle after; its columns.
+# The energy window of a point: idle before, steps without pause, idle after; its columns.
 
 
 PHASE = "energy_"
 GPM = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent")
 LOAD = (BUSY, *GPM)
 LOOK_S = 0.1
-"""Between two looks at clocks and heat."""
+"""Seconds between two readings of clocks and temperature."""
 
 
 def energy_columns(
@@ -278,18 +278,18 @@ def energy_columns(
 
     Args:
         step: one forward pass, or one training step.
-        watch: of the device that the step runs on.
-        counters: of the device.
-        settings: how long.
-        queued_ms: about how long a step takes among others that nobody waits for.
-        on_gpu: whether the device is one.
+        watch: stopwatch of the device.
+        counters: counters of the device.
+        settings: lengths of windows.
+        queued_ms: approximate time of a step that is queued without synchronisation.
+        on_gpu: whether the device is a GPU.
     """
     if isinstance(counters.meter, Absent):
         return no_energy(counters.meter, on_gpu=on_gpu)
     tell(f"measuring energy for {settings.energy_window_s:g} s")
     before_w = counters.idle_power_w(settings.idle_s)
     state = StateWatch(counters.busy, PHASE, pause_s=LOOK_S)
-    counters.gpm.read()  # GPM answers for the time between two readings
+    counters.gpm.read()  # GPM reports on the time between two readings
     seen = energy.measure_energy(
         step, watch, counters.meter, settings, queued_ms=queued_ms, meanwhile=state.look
     )

@@ -1,9 +1,9 @@
-"""Read counters in a process of their own, while another one works.
+"""Read counters in a separate process while a workload runs.
 
     python -m dippm.measure.sampler --pid 4711 --hz 10 --sources tree,nvml@5 --out samples.dippm
 
-The workload is not touched. It ends when the watched process does, or on SIGTERM. Nothing heavy is
-imported: no numpy, no torch, no Arrow. `dippm.measure.sampler_file.read` reads the file.
+The workload is not affected. Sampling ends with the watched process, or on SIGTERM. Nothing heavy
+is imported: no numpy, no torch, no Arrow. `dippm.measure.sampler_file.read` reads the file.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ USAGE = (
 )
 FLUSH_NS = 500_000_000
 LOOK_NS = 100_000_000
-"""The end of the watched process is noticed at once, at more than 10 Hz after so long."""
+"""The end of the watched process is noticed at once, at more than 10 Hz after this time."""
 OF_THE_KERNEL = {"tree", "processes", "cores", "host", "disks", "rapl"}
-"""Sources that need no installed package; the others are looked for where packages are."""
+"""Sources that need no installed package; others are searched in the package folders."""
 
 
 class SamplerConfig(NamedTuple):
-    """What to sample.
+    """The configuration of a sampler.
 
     Attributes:
-        pid: the process whose end ends the sampling, and root of the tree.
-        out: the new file.
+        pid: root of the process tree; its end ends the sampling.
+        out: path of the new file.
         hz: ticks per second.
-        sources: name and ticks between its readings; "nvml:1" is read of the GPU 1, and keeps that
-            name.
-        device: index or UUID for sources of a GPU that name none.
-        seconds: end after so long; 0 for no limit.
-        adopter: the process that gets the children of whatever ends in the tree; 0 for none.
+        sources: name and number of ticks between readings; "nvml:1" reads GPU 1 under that name.
+        device: index or UUID for sources of a GPU without their own.
+        seconds: time limit; 0 for none.
+        adopter: process that adopts orphans of the tree; 0 for none.
     """
 
     pid: int
@@ -57,10 +56,10 @@ class SamplerConfig(NamedTuple):
 
 
 def parse(words: Sequence[str]) -> SamplerConfig:
-    """Read the command line; by hand, for argparse costs a megabyte.
+    """Parse the command line, by hand: argparse would take a megabyte.
 
     Raises:
-        ValueError: if it makes no sense; says why.
+        ValueError: if it is invalid, with the reason.
     """
     if len(words) % 2:
         raise ValueError(f"{words[-1]} has no value")
@@ -87,7 +86,7 @@ def _source(text: str, hz: float) -> tuple[str, int]:
 
 
 class Sampler:
-    """Reads the sources at fixed times and writes what they say."""
+    """Reads sources at fixed times and writes their readings."""
 
     def __init__(
         self, config: SamplerConfig, look: Callable[[Mapping[str, Readings]], None] | None = None
@@ -95,12 +94,12 @@ class Sampler:
         """Open the sources and create the file.
 
         Args:
-            config: what to sample.
+            config: configuration.
             look: called with the last readings by source, each time a frame is written.
 
         Raises:
             OSError: if the file exists or cannot be created.
-            UnknownNameError: if there is no source of a name.
+            UnknownNameError: if a source does not exist.
         """
         self._config = config
         self._look_at = look
@@ -131,17 +130,17 @@ class Sampler:
         if name in OF_A_TREE or name == "nvml_processes":
             where["pid"] = self._config.pid
         if name in OF_A_TREE:
-            where["exclude"] = (os.getpid(),)  # the workload may have started us
+            where["exclude"] = (os.getpid(),)  # the workload may be our parent
         if name == "tree" and self._config.adopter:
             where["adopter"] = self._config.adopter
         source = open_source(name, **where)
         return _OfDevice(word, source) if named else source
 
     def run(self) -> str:
-        """Sample until the end, and return why it came.
+        """Sample until the end, and return its reason.
 
         Raises:
-            OSError: if the file cannot be written any more.
+            OSError: if the file cannot be written.
         """
         self._watched = _watch(self._config.pid)
         period_ns = int(1e9 / self._config.hz)
@@ -159,7 +158,7 @@ class Sampler:
             tick, next_ns = tick + 1, next_ns + period_ns
             if now > next_ns:
                 late = (now - next_ns) // period_ns + 1
-                self._missed += late  # times that have passed are skipped, not made up for
+                self._missed += late  # missed ticks are skipped, not made up for
                 tick, next_ns = tick + late, next_ns + late * period_ns
             if next_ns < self._look_ns:
                 time.sleep((next_ns - now) / 1e9)  # the cheapest wait
@@ -171,7 +170,7 @@ class Sampler:
         return why
 
     def _read(self, tick: int) -> None:
-        """Read the sources that are due at a tick; a tick that was missed is made up for."""
+        """Read the sources that are due at a tick, those of missed ticks included."""
         due = self._due
         for number, every in self._turns:
             if tick >= due[number]:
@@ -196,7 +195,7 @@ class Sampler:
 
     def _finish(self, why: str) -> None:
         self._due = [0] * len(self._sources)
-        self._read(0)  # an ended process still shows its last figures until it is waited for
+        self._read(0)  # a zombie still has its last figures until it is reaped
         times = os.times()
         cpu_s = times.user + times.system
         self._writer.close({"end": why, "missed": self._missed, "cpu_s": cpu_s, **anchor()})
@@ -205,7 +204,7 @@ class Sampler:
 
 
 class _OfDevice:
-    """A source under a name that says of which device: series of several are never mixed."""
+    """A source named after its device, so that series of several devices are separate."""
 
     def __init__(self, name: str, source: Source) -> None:
         self.name = name
@@ -215,10 +214,10 @@ class _OfDevice:
 
 
 def _allow_files() -> None:
-    """Allow as many open files as the system lets: each process of a tree takes five."""
+    """Raise the limit of open files to the maximum: each process of a tree takes five."""
     try:
         import resource
-    except ImportError:  # not on this system
+    except ImportError:  # not available on this system
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
@@ -226,7 +225,7 @@ def _allow_files() -> None:
 
 
 def _watch(pid: int) -> int | None:
-    """Return a descriptor that is readable when the process ends, None where there is no such."""
+    """Return a descriptor that becomes readable when the process ends, None if unsupported."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -244,7 +243,7 @@ def _alive(pid: int) -> bool:
 
 
 def main(words: Sequence[str]) -> int:
-    """Sample as the command line says; 0 ended well, 1 could not write, 2 made no sense."""
+    """Sample as the command line says; return 0 for success, 1 for I/O and 2 for usage errors."""
     from dippm.errors import DippmError
 
     try:

@@ -1,6 +1,6 @@
-"""What the sampler wrote, read back: also while it writes, and after any crash.
+"""Read the file of a sampler, even while it is being written or after a crash.
 
-`dippm.measure.sampler_writer` says how the file is made up.
+`dippm.measure.sampler_writer` describes its format.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ WRITE = "Write the file with `python -m dippm.measure.sampler --pid PID --out FI
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What one source said, as columns.
+    """The readings of one source as columns.
 
     Attributes:
-        source: its name.
-        quantities: of it.
+        source: name of the source.
+        quantities: quantities of the source.
         time_ns: monotonic time of each reading.
-        values: by quantity, one per reading; None where absent.
-        fresh: by quantity: whether the value differs from that of the reading before. A counter
-            that was not updated in between is not fresh.
-        reasons: (time_ns, quantity, reason) from when on a quantity was absent, in order.
+        values: one value per reading by quantity; None where absent.
+        fresh: by quantity, whether the value differs from the previous reading's: a counter that
+            was not updated in between is not fresh.
+        reasons: (time_ns, quantity, reason) of each start of an absence, in order.
     """
 
     source: str
@@ -43,7 +43,7 @@ class Series:
     reasons: list[tuple[int, str, str]] = field(default_factory=list)
 
     def readings(self) -> tuple[Readings, ...]:
-        """Return the same as readings, for `RecordedSource`."""
+        """Return the columns as readings, for `RecordedSource`."""
         found, reasons, pending = [], {}, sorted(self.reasons)
         for row, time_ns in enumerate(self.time_ns):
             while pending and pending[0][0] <= time_ns:
@@ -57,13 +57,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a sampler wrote.
+    """The contents of a sampler's file.
 
     Attributes:
-        header: its first event: pid, hz, wall_ns and monotonic_ns.
-        series: by name of the source.
-        end: its last event: why it ended, ticks missed, its own CPU seconds; None if it was killed.
-        damaged_bytes: at the end of the file that are no whole frame.
+        header: first event: pid, hz, wall_ns and monotonic_ns.
+        series: series by name of the source.
+        end: last event: reason for the end, missed ticks, own CPU seconds; None if it was killed.
+        damaged_bytes: number of bytes at the end that are no complete frame.
     """
 
     header: dict[str, Any]
@@ -72,15 +72,15 @@ class Samples:
     damaged_bytes: int
 
     def wall_ns(self, time_ns: int) -> int:
-        """Return the wall-clock time (since 1970) of a monotonic time."""
+        """Convert a monotonic time to wall-clock time since 1970."""
         return int(time_ns - self.header["monotonic_ns"] + self.header["wall_ns"])
 
 
 def read(path: str | Path) -> Samples:
-    """Read what a sampler wrote, also while it writes or after it was killed.
+    """Read the file of a sampler, even while it is being written or after a crash.
 
     Raises:
-        MeasurementError: if the file is missing or no sampler wrote it.
+        MeasurementError: if the file is missing or is not from a sampler.
     """
     try:
         data = Path(path).read_bytes()
@@ -151,13 +151,13 @@ class _Reader:
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the end and payload of each whole frame."""
+    """Yield end and payload of each complete frame."""
     place = 0
     while place + FRAME.size <= len(data):
         size, crc = FRAME.unpack_from(data, place)
         payload = data[place + FRAME.size : place + FRAME.size + size]
         if not size or len(payload) < size or zlib.crc32(payload) != crc:
-            return  # a crash of the machine may leave zeros, a CRC of nothing is zero too
+            return  # a crash may leave zeros, and the CRC of no bytes is zero too
         place += FRAME.size + size
         yield place, payload
 

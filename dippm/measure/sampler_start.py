@@ -1,4 +1,4 @@
-"""Start the sampler from inside a workload: one system call, nothing is imported."""
+"""Start the sampler from a workload: one system call, no imports."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class SamplerProcess:
     """A running sampler.
 
     Attributes:
-        pid: its process; it is left out of the tree that it watches.
-        out: its file.
+        pid: process id; it is excluded from the tree that it watches.
+        out: path of its file.
     """
 
     def __init__(self, pid: int, out: str) -> None:
@@ -25,7 +25,7 @@ class SamplerProcess:
         self._code: int | None = None
 
     def wait_until_ready(self, seconds: float = 5.0) -> bool:
-        """Wait for the first reading in the file; False if none came."""
+        """Wait for the first reading in the file; return False after a timeout."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.poll() is not None:
@@ -36,7 +36,7 @@ class SamplerProcess:
         return False
 
     def poll(self) -> int | None:
-        """Return the exit code if it has ended: 0 well, 1 could not write, 2 made no sense."""
+        """Return the exit code if it has ended: 0 success, 1 I/O error, 2 usage error."""
         if self._code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -44,7 +44,7 @@ class SamplerProcess:
         return self._code
 
     def stop(self) -> int:
-        """Let it read a last time and write the end; return its exit code."""
+        """Let it take a last reading and write the end; return its exit code."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGTERM)
             _, status = os.waitpid(self.pid, 0)
@@ -60,19 +60,19 @@ def start(
     sources: Sequence[str] = ("tree",),
     device: str | int = 0,
 ) -> SamplerProcess:
-    """Start a sampler beside this process.
+    """Start a sampler for this process.
 
     Args:
-        out: its new file.
+        out: path of its new file.
         pid: root of the tree to watch, by default this process.
         hz: ticks per second.
-        sources: names of sources, each with "@HZ" if it is to be read more rarely.
-        device: for sources of a GPU: NVML index, UUID, or "cuda:N" as torch counts here.
+        sources: names of sources, each with "@HZ" if it is to be read less often.
+        device: device for sources of a GPU: NVML index, UUID, or "cuda:N" in torch's numbering.
     """
     if str(device).startswith("cuda"):
         from dippm.measure.sources.nvml_session import torch_uuid
 
-        # The sampler imports no torch, so it could not tell which device that is.
+        # The sampler imports no torch, so it could not resolve the device.
         device = torch_uuid(int(str(device).partition(":")[2] or 0)) or device
     options = {
         "--pid": pid or os.getpid(),

@@ -1,4 +1,4 @@
-"""The file that the sampler writes: compact, appended to, and readable after any crash.
+"""The file format of the sampler: compact, append-only, and readable after any crash.
 
     file    := frame*
     frame   := length u32, CRC-32 of the payload u32, payload       (little-endian)
@@ -7,13 +7,13 @@
              | number of the source u8, time_ns i64,
                bit mask "changed", bit mask "absent", f64 per changed value
 
-The first event says what is sampled, with one pair of monotonic and wall-clock time. A value that
-was read again and is the same is a zero in both masks, 8 bytes less: it is marked, not repeated.
-Reasons of absence are events, written when they change. At 10 quantities a reading takes 13 bytes
-plus 8 per changed value, so a value costs 9.3 bytes at most, and 2 to 5 when most stay as they are.
+The first event describes the sampling, with one pair of monotonic and wall-clock time. A value that
+is unchanged since the last reading is a zero in both masks, which saves 8 bytes. Reasons of absence
+are events, written when they change. With 10 quantities a reading takes 13 bytes plus 8 per changed
+value, so a value costs 9.3 bytes at most, and 2 to 5 when most are unchanged.
 
-Arrow's stream format would be as compact, but its library takes 43 MB and 0.2 s, thrice what the
-whole sampler does; JSON lines take 22 bytes a value and twice the time.
+Arrow's stream format would be as compact, but its library takes 43 MB and 0.2 s, three times as
+much as the whole sampler; JSON lines take 22 bytes a value and twice the time.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ HEAD = struct.Struct("<Bq")
 
 
 class Writer:
-    """Appends readings to a new file, a frame per `flush`.
+    """Appends readings to a new file, one frame per `flush`.
 
-    `add` only keeps them: between two readings other processes have taken the caches, and packing
-    fifty at once costs a fraction of packing each when it comes.
+    `add` only collects them: between readings other processes evict the caches, so packing fifty at
+    once costs a fraction of packing each as it comes.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Writer:
         """Create the file; it stays empty until the first `flush`.
 
         Raises:
-            FileExistsError: if there is one: samples of two runs are never mixed.
+            FileExistsError: if it exists: samples of two runs are never mixed.
             OSError: if it cannot be written.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -62,14 +62,14 @@ class Writer:
         self._records = [_event({"sampler": VERSION, **header, **anchor(), "sources": described})]
 
     def add(self, number: int, readings: Readings) -> None:
-        """Keep a reading of source `number` for the next frame; it may not change any more."""
+        """Collect a reading of source `number` for the next frame; it must not change any more."""
         self._kept.append((number, readings))
 
     def flush(self) -> None:
         """Write a frame.
 
         Raises:
-            OSError: if the disk is full or the like; what was written before stays readable.
+            OSError: if the write fails, for instance on a full disk; earlier frames stay readable.
         """
         records, self._records = self._records, []
         kept, self._kept = self._kept, []
@@ -79,7 +79,7 @@ class Writer:
             self._write(b"".join(records))
 
     def close(self, end: dict[str, Any] | None = None) -> None:
-        """Write what is left and how sampling ended, and close the file.
+        """Write the remaining readings and the end event, and close the file.
 
         Raises:
             OSError: as `flush`.
@@ -134,12 +134,12 @@ class _Packer:
 
 
 def anchor() -> dict[str, int]:
-    """Return wall-clock and monotonic time of one moment."""
+    """Return wall-clock and monotonic time of the same moment."""
     return {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
 
 
 def mask_bytes(count: int) -> int:
-    """Return how many bytes hold a bit for each of so many quantities."""
+    """Return the number of bytes of a bit mask for `count` quantities."""
     return (count + 7) // 8
 
 

@@ -1,4 +1,4 @@
-"""State of the device in each phase of a measurement: clocks, heat, limits, neighbours, load."""
+"""State of a device in each phase of a measurement: clocks, temperature, limits, load."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 from dippm.measure.readings import Absent, Readings, Source
 
 WATCHED = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "throttle")
-"""What changes from one moment to the next; everything else is read once for a point."""
+"""Quantities that change quickly; all others are read once per point."""
 BUSY = "utilization_percent"
 PROCESSOR_TIMES = Path("/proc/stat")
 BUSY_SHARE = 0.1
-"""Of all cores: if others take more of them, steps wait for others."""
+"""Share of all cores: if other processes take more, steps wait for them."""
 BUSY_LOAD = 0.5
-"""Runnable processes per core before a measurement, where the share of others is not known."""
+"""Runnable processes per core before a measurement, where the share of others is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineLoad:
-    """What else the machine did while a model was measured.
+    """The load of the machine while a model was measured.
 
     Attributes:
         before: runnable processes of the machine before, mean of the last minute.
-        after: likewise, this process among them.
-        cores: of the machine.
-        others_share: part of the time of all cores that went to other processes, or to other
-            machines on the same host, meanwhile, 0 to 1; None if the system does not tell.
+        after: runnable processes after, this process included.
+        cores: number of cores.
+        others_share: share of the time of all cores, 0 to 1, that other processes, or other
+            machines on the same host, took meanwhile; None if the system does not report it.
     """
 
     before: float
@@ -40,7 +40,7 @@ class MachineLoad:
 
     @property
     def is_busy(self) -> bool:
-        """Whether others took enough of the machine to be seen in the times."""
+        """Whether other processes took enough to affect the times."""
         if self.others_share is None:
             return self.before / self.cores > BUSY_LOAD
         return self.others_share > BUSY_SHARE
@@ -58,7 +58,7 @@ class MachineLoad:
 
 
 class LoadWatch:
-    """Notes the load of the machine from its creation on."""
+    """Tracks the load of the machine from its creation on."""
 
     def __init__(self) -> None:
         self._before, self._busy_s, self._own_s = os.getloadavg()[0], *_processor_s()
@@ -77,9 +77,9 @@ class LoadWatch:
 
 
 def _processor_s() -> tuple[float | None, float]:
-    """Return seconds of all cores that were busy or stolen, and those of this process.
+    """Return busy and stolen seconds of all cores, and CPU seconds of this process.
 
-    The first is None where the system does not tell; the second has ended children too.
+    The first is None where the system does not report it; the second includes reaped children.
     """
     own_s = sum(os.times()[:4])
     try:
@@ -92,12 +92,12 @@ def _processor_s() -> tuple[float | None, float]:
 
 
 class StateWatch:
-    """Collects readings of NVML in one phase.
+    """Collects NVML readings in one phase.
 
     Args:
-        nvml: counters of the device, `WATCHED` among them.
+        nvml: counters of the device, with those of `WATCHED`.
         phase: prefix of the columns; "" for the timed steps.
-        pause_s: between two readings at least.
+        pause_s: least time between two readings.
     """
 
     def __init__(self, nvml: Source, phase: str = "", *, pause_s: float = 0.0) -> None:
@@ -106,7 +106,7 @@ class StateWatch:
         self._due_s = 0.0
 
     def look(self) -> None:
-        """Read once, unless the last time was just now."""
+        """Take a reading, unless the last one is recent."""
         now = time.monotonic()
         if now >= self._due_s:
             self._due_s = now + self._pause_s

@@ -1,4 +1,4 @@
-"""From a model file to something that runs: a module with its inputs on the device."""
+"""Load a model as a runnable module with its inputs on the device."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured.
+    """The model to measure.
 
     Attributes:
         name: file name, specification or class.
-        module: on the device, in evaluation mode.
-        inputs: on the device, batch included, in the order of `forward`.
+        module: module on the device, in evaluation mode.
+        inputs: inputs on the device, batch included, in the order of `forward`.
     """
 
     name: str
@@ -40,8 +40,8 @@ def load_subject(
     Args:
         source: a module, a PyTorch file, or a name such as "timm:resnet50".
         inputs: shapes without the batch; the model's own if empty.
-        batch: samples.
-        device: where it shall run.
+        batch: number of samples.
+        device: device to run on.
         trust: whether a file may run code while it is read.
 
     Raises:
@@ -97,7 +97,7 @@ def _from_file(path: Path, *, trust: bool) -> Any:
 
 
 def _random(tensor: torch.Tensor, device: torch.device, generator: torch.Generator) -> Any:
-    """Return normal numbers; whole numbers are 0 or 1, which every vocabulary and mask has."""
+    """Return normal random numbers; integers are 0 or 1, valid in every vocabulary and mask."""
     import torch
 
     if tensor.is_floating_point():
@@ -106,7 +106,7 @@ def _random(tensor: torch.Tensor, device: torch.device, generator: torch.Generat
 
 
 def _by_position(module: torch.nn.Module, accepted: Accepted, names: list[str]) -> torch.nn.Module:
-    """Return a module that takes its tensors by position, whatever arguments `forward` has."""
+    """Return a module that takes its tensors by position, whatever the arguments of `forward`."""
     import torch
 
     if names == [""]:

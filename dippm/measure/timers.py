@@ -1,10 +1,10 @@
-"""The regimes of time that a row has: whole steps by the wall, spans of events, sums of kernels.
+"""The kinds of time in a row: wall time of steps, time between events, sum of kernels.
 
-    W    wall clock of a synchronised step: what a caller waits for
-    E    span between CUDA events around it: without the wait for the host to notice its end
-    K    sum of its kernels, from a profiled step: what the device works
+    W    wall time of a synchronised step, as a caller sees it
+    E    time between CUDA events around it, without the wait for the host to notice its end
+    K    sum of its kernels, from a profiled step: the work of the device
 
-A short step shows its launches in W and E, and only its work in K.
+A short step includes its launch overhead in W and E, and only its work in K.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dippm.measure.timing import Timings
 
 Letter = Literal["W", "E", "K"]
 COLUMNS: Mapping[Letter, str] = {"W": "latency_ms", "E": "event_ms", "K": "kernel_ms"}
-"""Columns by regime; an operator's figures with cold caches stand under "cold_" and their name."""
+"""Columns by kind; those of an operator with cold caches have the prefix "cold_"."""
 COLD = "cold_"
 ONE_STEP = Absent("one step only")
 NO_EVENTS = Absent("no CUDA events on this device")
@@ -27,13 +27,13 @@ NO_EVENTS = Absent("no CUDA events on this device")
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One time of one row.
+    """One time in a row.
 
     Attributes:
-        timer: its regime.
-        latency_ms: of a step.
-        cold: whether what the step reads was out of the caches before it; what is not an operator
-            is as its own steps leave them.
+        timer: kind of time.
+        latency_ms: time of a step.
+        cold: whether the inputs of the step were evicted from the caches before it; False for whole
+            models, which leave the caches to their own steps.
     """
 
     timer: Letter
@@ -42,10 +42,10 @@ class Timed:
 
 
 def times_of(row: Mapping[str, Any]) -> Iterator[Timed]:
-    """Yield every time that a row has, in every regime: each is a label of its own.
+    """Yield every time in a row: each is a label of its own.
 
     Args:
-        row: has columns of `dippm.measure.columns`; what is null or missing is left out.
+        row: columns of `dippm.measure.columns`; null and missing ones are skipped.
     """
     for cold in (False, True):
         for letter, column in COLUMNS.items():
@@ -55,7 +55,7 @@ def times_of(row: Mapping[str, Any]) -> Iterator[Timed]:
 
 
 def latency_columns(timings: Timings) -> dict[str, Any]:
-    """Return the columns of the regimes W and E, each a value or `Absent`."""
+    """Return the columns of the kinds W and E, each a value or `Absent`."""
     wall, events = timings.wall_ms, timings.event_ms
     many = len(wall) > 1
     return {

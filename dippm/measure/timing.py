@@ -1,4 +1,4 @@
-"""Wall time and CUDA-event time of single steps, after a warm-up that has settled."""
+"""Wall time and CUDA-event time of single steps, after a settled warm-up."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dippm.measure.protocol import Settings
 from dippm.measure.readings import Absent
 
 AGREEMENT = 0.01
-"""Two warm-up windows that differ by less have settled (design: 1 %)."""
+"""Two warm-up windows agree below this relative difference (design: 1 %)."""
 WINDOW_MS = 25.0
-"""A warm-up window lasts at least so long, so two of them give the clocks 50 ms to rise."""
+"""Least duration of a warm-up window, so that two of them give the clocks 50 ms to rise."""
 QUEUE_MS = 100.0
-"""About how long queued steps run."""
+"""Approximate duration of queued steps."""
 
 Step = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What came before the timed steps.
+    """The warm-up before the timed steps.
 
     Attributes:
-        first_call_ms: the call before the warm-up, which loads, compiles and allocates; it is
-            neither a warm-up step nor a timed one.
-        steps: of the warm-up.
-        settled: whether its last two windows agreed, or why there were no two.
+        first_call_ms: time of the call before the warm-up, which loads, compiles and allocates; it
+            is neither a warm-up step nor a timed one.
+        steps: number of warm-up steps.
+        settled: whether its last two windows agreed, or the reason why there were no two.
     """
 
     first_call_ms: float
@@ -40,12 +40,12 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What a stopwatch saw.
+    """The times of a stopwatch.
 
     Attributes:
-        wall_ms: each timed step, from its call until the device has finished it.
-        event_ms: span between CUDA events around the same steps; empty on a CPU.
-        warm_up: what came before them.
+        wall_ms: time of each timed step, from its call until the device has finished it.
+        event_ms: time between CUDA events around the same steps; empty on a CPU.
+        warm_up: warm-up before them.
     """
 
     wall_ms: tuple[float, ...]
@@ -57,17 +57,17 @@ class HostStopwatch:
     """Times steps that are finished when they return."""
 
     def __call__(self, step: Step) -> tuple[float, float | None]:
-        """Run a step; return its wall time in ms and None, for there are no events."""
+        """Run a step; return its wall time in ms and None, since there are no events."""
         start = time.perf_counter_ns()
         step()
         return (time.perf_counter_ns() - start) / 1e6, None
 
     def mark(self) -> Callable[[], object]:
-        """Return what waits for the steps so far: nothing, for they are finished."""
+        """Return a function that waits for the steps so far: it does nothing."""
         return self.finish
 
     def finish(self) -> None:
-        """Nothing is in flight."""
+        """Do nothing: steps are finished when they return."""
 
 
 class CudaStopwatch:
@@ -84,7 +84,7 @@ class CudaStopwatch:
             self._last = torch.cuda.Event(enable_timing=True)
 
     def __call__(self, step: Step) -> tuple[float, float | None]:
-        """Run a step to its end; return its wall time and its span between events, in ms."""
+        """Run a step to its end; return its wall time and its time between events, in ms."""
         self._synchronize(self._device)
         start = time.perf_counter_ns()
         self._first.record()
@@ -95,13 +95,13 @@ class CudaStopwatch:
         return wall_ms, self._first.elapsed_time(self._last)
 
     def mark(self) -> Callable[[], object]:
-        """Return what waits for the steps that were queued so far, and for no later one."""
+        """Return a function that waits for the steps queued so far, but for no later one."""
         event = self._new_event()
         event.record()
         return cast(Callable[[], object], event.synchronize)
 
     def finish(self) -> None:
-        """Wait for everything in flight."""
+        """Wait for all queued steps."""
         self._synchronize(self._device)
 
 
@@ -120,12 +120,12 @@ def time_steps(
     *,
     between: Callable[[], object] = lambda: None,
 ) -> Timings:
-    """Run one step for what only the first does, warm up, then time single steps.
+    """Run a first call, warm up, then time single steps.
 
     Args:
         step: one forward pass, or one training step.
-        watch: of the device that the step runs on.
-        settings: how many and how long.
+        watch: stopwatch of the device.
+        settings: numbers of steps and lengths of windows.
         between: called before, amid and after the timed steps, outside of every timed span.
     """
     tell("warming up")
@@ -144,9 +144,9 @@ def time_steps(
 
 
 def time_queued(step: Step, watch: CudaStopwatch, *, step_ms: float) -> float:
-    """Return the mean time in ms of steps that follow each other without waiting.
+    """Return the mean time in ms of steps that are queued without waiting.
 
-    The launch of a step then overlaps the work of the one before, so short steps show the time of
+    The launch of a step then overlaps the work of the previous one, so short steps show the time of
     the device where single steps show the time of the host.
     """
     count = min(max(round(QUEUE_MS / max(step_ms, 1e-3)), 2), 1000)
@@ -159,7 +159,7 @@ def time_queued(step: Step, watch: CudaStopwatch, *, step_ms: float) -> float:
 
 
 def _warm_up(step: Step, watch: Stopwatch, settings: Settings) -> WarmUp:
-    """Run windows until two agree or the time is over; the first call takes none of that time."""
+    """Run windows until two agree or the time is over, not counting the first call."""
     first_call_ms, _ = watch(step)
     windows: list[list[float]] = []
     begin, spent_s = time.monotonic(), 0.0
@@ -174,7 +174,7 @@ def _warm_up(step: Step, watch: Stopwatch, settings: Settings) -> WarmUp:
 
 
 def _window(step: Step, watch: Stopwatch, least: int) -> list[float]:
-    """Return the times of at least so many steps, which together last long enough."""
+    """Return the times of at least `least` steps, which together last long enough."""
     times: list[float] = []
     total_ms = 0.0
     while len(times) < max(least, 1) or total_ms < WINDOW_MS:
@@ -184,7 +184,7 @@ def _window(step: Step, watch: Stopwatch, least: int) -> list[float]:
 
 
 def _agree(pair: Sequence[Sequence[float]]) -> bool:
-    """Tell whether the medians of two windows do: one late step says nothing about the device."""
+    """Return whether the medians of two windows agree: a single late step does not count."""
     first, second = map(median, pair)
     return abs(first - second) <= AGREEMENT * max(first, second)
 

@@ -1,4 +1,4 @@
-"""Predicted beside measured: the error of each quantity, and whether it was inside the interval."""
+"""Predictions compared with measurements: the error of each quantity, and interval coverage."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Check:
     """One quantity, predicted and measured.
 
     Attributes:
-        target: of `dippm.estimate.models.targets`.
+        target: name in `dippm.estimate.models.targets`.
         predicted: value in the unit of the target; None if it was not predicted.
-        interval: of the prediction.
-        measured: value; None if it could not be measured.
-        reason: why one of the two is missing; empty if both are there.
+        interval: interval of the prediction.
+        measured: measured value; None if it could not be measured.
+        reason: reason for a missing value; empty without one.
     """
 
     target: str
@@ -48,14 +48,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """A prediction held against a measurement under the same conditions.
+    """A prediction compared with a measurement under the same conditions.
 
     Attributes:
         title: model and conditions.
-        checks: one per target; none if the two cannot be compared.
-        prediction: what was foretold; None if it could not be made.
-        measurement: what was seen.
-        reason: why the two are not compared; "" if they are.
+        checks: one per target; empty if the two cannot be compared.
+        prediction: the prediction; None if it could not be made.
+        measurement: the measurement.
+        reason: reason why the two are not compared; "" if they are.
     """
 
     title: str
@@ -66,7 +66,7 @@ class Verification:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know before relying on the verdict."""
+        """Warnings about the reliability of the verdict."""
         found = self.prediction.warnings if self.prediction and self.checks else ()
         load = self.measurement.load
         if load is None or not load.is_busy or not self.checks:
@@ -100,10 +100,10 @@ class Verification:
 
 
 def verify(prediction: Prediction, measurement: Measurement) -> Verification:
-    """Hold a prediction against a measurement.
+    """Compare a prediction with a measurement.
 
     Raises:
-        ConditionsError: if they are not for the same conditions; nothing is averaged over that.
+        ConditionsError: if their conditions differ; a difference is never averaged.
     """
     _refuse_mismatch(prediction, measurement)
     checks = tuple(_check(target, prediction, measurement) for target in TARGETS)
@@ -113,12 +113,12 @@ def verify(prediction: Prediction, measurement: Measurement) -> Verification:
 def not_compared(
     measurement: Measurement, reason: str, prediction: Prediction | None = None
 ) -> Verification:
-    """Return a measurement that no prediction is held against, and why."""
+    """Return a measurement without a comparable prediction, with the reason."""
     return Verification(measurement.title, (), prediction, measurement, reason)
 
 
 def why_other_framework(prediction: Prediction, framework: str) -> str:
-    """Return why a prediction says nothing of a framework's run; "" if it does."""
+    """Return why a prediction does not apply to a framework's run; "" if it does."""
     known = prediction.provenance.frameworks
     if framework in known:
         return ""

@@ -153,7 +153,7 @@ def _what_was_measured(done: CalibrationRun, rows: Path | None) -> str:
     from dippm.base.printable import printable
 
     left = f", {done.left} left for want of time (--budget-s)" if done.left else ""
-    lines = [f"CalibrationRun {done.measured} points, {done.kept} were in {rows}{left}."]
+    lines = [f"Measured {done.measured} points, {done.kept} were in {rows}{left}."]
     idle, context = done.idle_power_w, done.context_mb
     absent = {name: printable(why) for name, why in done.absent.items()}
     lines += [

@@ -1,4 +1,4 @@
-"""Campaign files: what each start of the collector was asked for, and how it ended."""
+"""Campaign files: the request of each start of the collector, and how it ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_campaign(folder: Path, name: str, document: Mapping[str, Any]) -> Path
 
 
 def read_campaigns(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
-    """Return the campaigns of a set, oldest first, and which files could not be read."""
+    """Return the campaigns of a set, oldest first, and the names of unreadable files."""
     found, notes = [], []
     for path in sorted((folder / FOLDER).glob("*.json")):
         try:
@@ -36,14 +36,14 @@ def read_campaigns(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], list[st
 
 
 def mark_killed(folder: Path, statuses: Mapping[str, Mapping[str, int]]) -> None:
-    """Say of campaigns that never came to their end that they were killed, with their rows.
+    """Mark campaigns without an end as killed, and count their rows.
 
-    Their file is from when they began, or from their first row: what it says is left counts from
-    there, so the rows since then are taken off.
+    Their file dates from their start or first row, so the rows since then are subtracted from what
+    it lists as left.
 
     Args:
-        folder: the output folder; its lock must be held, so that none of them can be running.
-        statuses: rows by campaign and status.
+        folder: folder of the set; its lock must be held, so that no campaign can be running.
+        statuses: number of rows by campaign and status.
 
     Raises:
         OSError: if a file cannot be written.

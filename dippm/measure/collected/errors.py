@@ -1,4 +1,4 @@
-"""What can be wrong with a collected set."""
+"""Errors of collected sets."""
 
 from __future__ import annotations
 

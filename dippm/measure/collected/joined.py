@@ -1,4 +1,4 @@
-"""What joining adds to a collected set: graphs and totals of its models, in a folder of its own."""
+"""The result of joining a collected set with graphs: graphs and totals by model."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Joined:
 
 
 def read_joined(folder: Path | None) -> Joined:
-    """Read what was joined.
+    """Read a joined folder.
 
     Args:
-        folder: that `dataset.build_collected` wrote; None for nothing.
+        folder: folder written by `dataset.build_collected`; None for nothing.
 
     Raises:
-        DippmError: if the folder holds nothing joined.
+        DippmError: if the folder holds no joined set.
     """
     if folder is None:
         return Joined()

@@ -1,7 +1,7 @@
-"""The journal: one line of JSON for each row, on the disk before the next point starts.
+"""The journal: one line of JSON per row, synced to disk before the next point starts.
 
-`kill -9` loses at most the row in flight: a line is written and synced whole, and what a crash of
-the machine left torn is set aside when the journal is opened again.
+`kill -9` loses at most the row in flight: each line is written and synced as a whole, and lines
+torn by a crash of the machine are set aside when the journal is opened again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Journal:
     """An append-only file of rows.
 
     Attributes:
-        path: of the file.
-        count: rows in it.
-        set_aside: damaged lines that were moved away when it was opened.
+        path: path of the file.
+        count: number of rows.
+        set_aside: number of damaged lines that were moved away on opening.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,10 +37,10 @@ class Journal:
         sync_folder(path.parent)
 
     def append(self, row: Row) -> None:
-        """Write one row and wait until it is on the disk.
+        """Append a row and sync it to disk.
 
         Raises:
-            StorageError: if it is not; the journal is then as it was before.
+            StorageError: if that fails; the journal is then unchanged.
         """
         line = encode(row)
         try:
@@ -49,7 +49,7 @@ class Journal:
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
         except OSError as error:
-            with suppress(OSError):  # what stays torn is set aside by the next start
+            with suppress(OSError):  # a torn rest is set aside at the next start
                 os.ftruncate(self._file, self._size)
             raise StorageError(
                 f"{self.path}: {error.strerror} (a row of {len(line):,} bytes)",
@@ -59,29 +59,29 @@ class Journal:
         self.count += 1
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what is in it."""
+        """Return all rows."""
         return read_journal(self.path)[0]
 
     def clear(self) -> None:
-        """Forget all rows; they are in a shard by now."""
+        """Delete all rows, after they are in a shard."""
         os.ftruncate(self._file, 0)
         os.fsync(self._file)
         self._size = self.count = 0
 
     def close(self) -> None:
-        """Close the file; an empty one is removed."""
+        """Close the file, and remove it if it is empty."""
         os.close(self._file)
         if not self.count:
             self.path.unlink(missing_ok=True)
 
 
 def encode(row: Row) -> bytes:
-    """Return the line of a row."""
+    """Return a row as a line."""
     return (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Return the whole rows of a journal, and its torn lines; a missing file is empty."""
+    """Return the complete rows of a journal, and its torn lines; a missing file is empty."""
     rows, damaged = [], []
     content = path.read_bytes() if path.exists() else b""
     for line in content.splitlines(keepends=True):
@@ -97,10 +97,10 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], list[bytes]]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file so that a reader or a crash meets the old or the new one, never a part.
+    """Replace a file atomically.
 
     Raises:
-        OSError: if it cannot be written; the old file is untouched.
+        OSError: if it cannot be written; the old file is unchanged.
     """
     partial = path.with_name(f"{path.name}.part")
     try:
@@ -116,7 +116,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Sync the entries of a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

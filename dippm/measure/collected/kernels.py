@@ -1,8 +1,8 @@
-"""Kernel tables of a collected set: beside each shard one file with the tables of its rows.
+"""Kernel tables of a collected set: one file per shard with the tables of its rows.
 
 In the journal a table is packed text in its row (`KEY`); when rows move to a shard, their tables
-move to "kernels-0000.parquet", or "kernels-0000.jsonl.gz" where pyarrow is missing. It is written
-before its shard, so that no row of a shard lacks its table.
+move to "kernels-0000.parquet", or "kernels-0000.jsonl.gz" without pyarrow. It is written before its
+shard, so that every row of a shard has its table.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ Kernels = Mapping[str, tuple[TracedKernel, ...]]
 
 
 def packed(kernels: Sequence[Mapping[str, Any]]) -> str:
-    """Return a kernel table as short text."""
+    """Return a kernel table as compressed text."""
     return base64.b64encode(zlib.compress(json.dumps(kernels).encode(), 9)).decode()
 
 
 def unpacked(text: str) -> list[dict[str, Any]]:
-    """Return the rows of a packed table."""
+    """Return the rows of a compressed table."""
     rows: list[dict[str, Any]] = json.loads(zlib.decompress(base64.b64decode(text)))
     return rows
 
 
 def without_kernels(row: Row) -> dict[str, Any]:
-    """Return a row of the journal as it stands in a shard."""
+    """Return a row of the journal without its kernel table, as in a shard."""
     return {name: value for name, value in row.items() if name != KEY}
 
 
 def write_kernels(shard: Path, rows: Iterable[Row], others: Kernels | None = None) -> None:
-    """Write the file beside a shard, with the tables of its rows; none if there are none.
+    """Write the kernel tables of a shard's rows; no file if there are none.
 
     Args:
-        shard: beside which, "shard-0000" with any end.
-        rows: of the journal.
-        others: tables that were in files before.
+        shard: path of the shard, "shard-0000" with any suffix.
+        rows: rows of the journal.
+        others: tables from existing files.
 
     Raises:
         OSError: if it cannot be written.
@@ -60,7 +60,7 @@ def write_kernels(shard: Path, rows: Iterable[Row], others: Kernels | None = Non
 
 
 def kernels_of(shard: Path) -> Kernels:
-    """Return the tables of a shard's rows by row id.
+    """Return the kernel tables of a shard by row id.
 
     Raises:
         DippmError: if the file is damaged or pyarrow is missing.
@@ -72,18 +72,18 @@ def kernels_of(shard: Path) -> Kernels:
 
 
 def kernel_files(shard: Path) -> list[Path]:
-    """Return the files beside a shard that are there."""
+    """Return the existing files of kernel tables of a shard."""
     paths = (shard.with_name(f"{_stem(shard)}{end}") for end in table.SUFFIXES)
     return [path for path in paths if path.is_file()]
 
 
 def read_kernels(folder: Path) -> Kernels:
-    """Return every kernel table of a set by row id, also while a collector writes there.
+    """Return all kernel tables of a set by row id, even while a collector is writing.
 
     Raises:
         DippmError: if a file is damaged or pyarrow is missing.
     """
-    journal, _ = read_journal(folder / JOURNAL)  # first: meanwhile its rows may move to a shard
+    journal, _ = read_journal(folder / JOURNAL)  # first: its rows may move to a shard meanwhile
     found: dict[str, tuple[TracedKernel, ...]] = {}
     for path in sorted(folder.glob("kernels-*")):
         if path.name.endswith(table.SUFFIXES):

@@ -1,4 +1,4 @@
-"""Which rows are labels."""
+"""The rule that decides which rows are training labels."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 DISTURBING = ("thermal", "slowdown", "brake")
-"""Parts of the names of throttle reasons under which a GPU is slower than it would be alone. A card
-at its power cap is not disturbed: that is how it runs."""
+"""Parts of the names of throttle reasons that make a GPU slower than it is on its own. The power
+cap is not among them: it is the GPU's normal operation."""
 
 UNSTEADY = 0.2
-"""A CPU has no list of others' processes; a standard deviation beyond this part of the mean says
-that the steps did not have the machine for themselves."""
+"""Largest relative standard deviation on a CPU, which has no list of other processes: beyond it,
+the steps shared the machine."""
 
 
 def why_not_used(row: Mapping[Any, Any]) -> str | None:
-    """Return why a row is no label, or None if it is one.
+    """Return why a row is not a label, or None if it is one.
 
-    Failed, skipped and disturbed rows stay in the data; whoever learns from it leaves them out
-    with this reason.
+    Failed, skipped and disturbed rows stay in the data; training leaves them out with this reason.
     """
     if row["status"] != "ok":
         return str(row["status"])

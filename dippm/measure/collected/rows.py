@@ -1,7 +1,7 @@
 """A collected set as a table.
 
-A journal that ends in the middle of a line (its writer was killed) loses that line only, and
-`Collected.notes` says so.
+If the writer was killed in the middle of a line of the journal, only that line is lost, and
+`Collected.notes` reports it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ NUMBERS = tuple(column.name for column in COLUMNS if column.kind in ("integer", 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a folder holds.
+    """The contents of a collected set.
 
     Attributes:
-        folder: where it was read from.
-        rows: one line for each row id, the columns of `dippm.measure.columns`, in the order in
-            which they were measured; JSON columns hold Python objects.
-        campaigns: content of the campaign files, oldest first.
+        folder: folder that was read.
+        rows: one line per row id in the order of measurement, with the columns of
+            `dippm.measure.columns`; JSON columns hold Python objects.
+        campaigns: contents of the campaign files, oldest first.
         files: names of the shards, and of the journal if it had rows of its own.
-        notes: what was wrong with the files, for people.
+        notes: problems of the files, as text.
     """
 
     folder: Path
@@ -84,10 +84,10 @@ def collected(folder: Path) -> Collected:
 
 
 def _checked(path: Path, records: list[Any]) -> list[dict[str, Any]]:
-    """Return the records of a file, each with values of the kinds that its columns have.
+    """Return the records of a file after checking the type of each value.
 
     Raises:
-        DamagedRowsError: if one has not; it names the row and the column.
+        DamagedRowsError: if a value has the wrong type, naming row and column.
     """
     hint = "Move the file away to go on without its rows."
     for number, record in enumerate(records, 1):

@@ -1,4 +1,4 @@
-"""Shards: rows that left the journal, as Parquet, or as compressed JSON lines without pyarrow."""
+"""Shards: rows moved from the journal, as Parquet, or as compressed JSON lines without pyarrow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 1 << 30
-"""Bytes that a shard may unfold to."""
+"""Limit for the decompressed size of a shard."""
 NAME = re.compile(r"shard-(\d{4,})\.(parquet|jsonl\.gz)")
 JSON_COLUMNS = tuple(column.name for column in COLUMNS if column.kind == "json")
 
@@ -43,7 +43,7 @@ def has_pyarrow() -> bool:
 
 
 def shards(folder: Path) -> list[Path]:
-    """Return the shards of a folder in the order in which they were written."""
+    """Return the shards of a folder in the order of writing."""
     if not folder.is_dir():
         return []
     found = [
@@ -53,12 +53,12 @@ def shards(folder: Path) -> list[Path]:
 
 
 def write_shard(folder: Path, rows: Sequence[Row], others: Kernels | None = None) -> Path:
-    """Write rows to the next shard, and their kernel tables beside it; whole or not there.
+    """Write rows to the next shard, and their kernel tables to its file, atomically.
 
     Args:
-        folder: of the set.
-        rows: of the journal, or of shards.
-        others: kernel tables of rows of shards.
+        folder: folder of the set.
+        rows: rows of the journal, or of shards.
+        others: kernel tables of rows from shards.
 
     Raises:
         OSError: if it cannot be written.
@@ -77,7 +77,7 @@ def write_shard(folder: Path, rows: Sequence[Row], others: Kernels | None = None
 
 
 def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a shard, all columns or some.
+    """Return the rows of a shard, with all columns or some.
 
     Raises:
         RowReaderNotInstalledError: if it is Parquet and pyarrow is not installed.
@@ -104,12 +104,12 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[st
 
 
 def compact(folder: Path, most_rows: int) -> None:
-    """Merge neighbouring shards as long as the sum has at most so many rows.
+    """Merge neighbouring shards as long as their sum has at most `most_rows` rows.
 
-    A crash on the way leaves a row in two shards, which `without_doubles` and the next call mend.
+    A crash in between leaves rows in two shards; `without_doubles` and the next call handle that.
 
     Raises:
-        OSError: if a merged shard cannot be written; the shards are then as before.
+        OSError: if a merged shard cannot be written; the shards are then unchanged.
     """
     for group in _groups(folder, most_rows):
         rows = without_doubles(row for path in group for row in read_shard(path))
@@ -179,7 +179,7 @@ def _some(row: Any, columns: Sequence[str] | None) -> Any:
 
 
 def _groups(folder: Path, most_rows: int) -> list[list[Path]]:
-    """Return runs of two or more neighbours, or single shards to be turned into Parquet."""
+    """Return groups of two or more neighbours, or single shards to be converted to Parquet."""
     groups: list[list[Path]] = []
     size = 0
     for path in shards(folder):

@@ -1,4 +1,4 @@
-"""`Store`: the folder of a collected set, journal and shards together."""
+"""`Store`: the folder of a collected set, with its journal and shards."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Say = Callable[[str], None]
 
 
 class Store:
-    """Keeps rows; knows which points have an outcome.
+    """Writes rows, and knows the points that are done.
 
     Args:
-        folder: is made if it is missing; its lock must be held.
-        say: where troubles are told.
-        wait_s: how long a full disk is waited for before giving up.
-        stopping: whether somebody asked to stop, which ends the wait.
+        folder: folder of the set, created if missing; its lock must be held.
+        say: called with a message about each problem.
+        wait_s: time to wait for space on a full disk before giving up.
+        stopping: returns whether to stop, which ends the wait.
 
     Attributes:
         statuses: status of each (configuration_id, repeat); "ok" wins over a failure.
-        disturbed: how often each was measured that has rows, and no label among them.
-        campaigns: rows by campaign and status.
-        total: rows in the folder.
+        disturbed: number of measurements of each point that has rows but no label.
+        campaigns: number of rows by campaign and status.
+        total: number of rows in the folder.
 
     Raises:
         DamagedRowsError: if a shard cannot be read.
@@ -69,10 +69,10 @@ class Store:
             self._note(row)
 
     def append(self, row: Row) -> None:
-        """Put a row on the disk; wait for space if there is none.
+        """Write a row to disk, waiting for space if there is none.
 
         Raises:
-            StorageError: if it is still not there after the wait; the row is lost, no other is.
+            StorageError: if it is still not written after the wait; only this row is lost.
         """
         self._write(row)
         self._note(row)
@@ -81,7 +81,7 @@ class Store:
             self.roll()
 
     def roll(self) -> None:
-        """Move the journal's rows to a shard; a failure is told and leaves them where they are."""
+        """Move the journal's rows to a shard; after a failure, which is reported, they stay."""
         if not self._journal.count:
             return
         try:
@@ -92,7 +92,7 @@ class Store:
         self._journal.clear()
 
     def close(self) -> None:
-        """Leave few, small files: everything in shards, neighbouring small ones merged."""
+        """Leave few files: all rows in shards, small neighbours merged."""
         self.roll()
         self._journal.close()
         try:
@@ -128,19 +128,19 @@ class Store:
 
 
 def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield every row of a collected folder once, also while a collector writes there.
+    """Yield every row of a collected set once, even while a collector is writing.
 
     Raises:
         DamagedRowsError: if a shard cannot be read.
     """
-    journal, _ = read_journal(folder / JOURNAL)  # first: meanwhile its rows may move to a shard
+    journal, _ = read_journal(folder / JOURNAL)  # first: its rows may move to a shard meanwhile
     in_shards = (row for path in shards(folder) for row in read_shard(path))
     in_journal = map(without_kernels, journal)
     yield from without_doubles(row for rows in (in_shards, in_journal) for row in rows)
 
 
 def _drop_rolled(path: Path, in_shards: set[str]) -> None:
-    """Finish what a crash between writing a shard and clearing the journal left undone."""
+    """Clear rows from the journal that are in a shard: a crash may come between the two steps."""
     rows, _ = read_journal(path)
     remaining = [row for row in rows if row["row_id"] not in in_shards]
     if len(remaining) < len(rows):

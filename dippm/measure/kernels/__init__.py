@@ -1,8 +1,8 @@
-"""Kernel tables: what one step launches, how long each kernel takes, and whose it is.
+"""Kernel tables: the kernels of one step, their durations, and their operators.
 
-* paths: modules mark their calls, so that a kernel knows its module
 * profile: one profiled step → a trace, after all timing of a point
-* trace_file: a trace in the profiler's format → kernels with the operators that launched them
+* trace_file: a trace in the profiler's format → kernels with the operators that launched them;
+  modules mark their calls, so that a kernel has the path of its module
 * record: `TracedKernel`, one row of a table
 * table: tables of many points → one Parquet file, and back
 * join: kernels ↔ the calls and operators of our graph

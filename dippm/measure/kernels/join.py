@@ -1,10 +1,10 @@
-"""Kernels ↔ the calls and operators of our graph.
+"""Join kernels with the calls and operators of our graph.
 
-Both lists are in execution order and both know modules, so the calls of a module in a profile are
-aligned with the calls of the same module in the graph: as many as possible in the same order, by
-canonical name. A call of the framework that the graph does not have as such (attention that runs as
-one, a layer in pieces) gives way to the calls inside it. A backward kernel belongs to the operator
-whose gradient it computes.
+Both lists are in execution order and have module paths, so the calls of a module in a profile are
+aligned with the calls of the same module in the graph: the largest number in the same order, by
+canonical name. A call of the framework that the graph does not have (fused attention, a layer in
+several parts) is replaced by the calls inside it. A backward kernel belongs to the operator whose
+gradient it computes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dippm.model.graph.operators import operator
 
 How = Literal["call", "module"]
 VIEW_WEIGHT = 0.1
-"""A view that finds its like must not keep an operator that works from finding its own."""
+"""Weight of a view: matching it must not prevent the match of an operator that does work."""
 WRAPPER = "module."
-"""What the wrapper adds to paths that calls a model's inputs by position."""
+"""Prefix of paths in the wrapper that passes a model's inputs by position."""
 ALIKE: Mapping[str, str] = {
     **dict.fromkeys(("matmul", "dense", "batch_matmul", "einsum"), "product"),
     **dict.fromkeys(("avg_pool", "global_avg_pool", "reduce_mean"), "mean"),
@@ -36,7 +36,7 @@ ALIKE: Mapping[str, str] = {
     **dict.fromkeys(("slice", "gather", "dynamic_slice", "split"), "part"),
     **dict.fromkeys(("reshape", "transpose", "broadcast"), "view"),
 }
-"""Names that the framework and the exporters do not tell apart in the same way."""
+"""Canonical names that frameworks and exporters do not distinguish in the same way."""
 SPELT: Mapping[str, str] = {
     **dict.fromkeys("linear addmm mm bmm baddbmm matmul mv addmv dot einsum".split(), "product"),
     **dict.fromkeys(
@@ -51,18 +51,18 @@ SPELT: Mapping[str, str] = {
         "view",
     ),
 }
-"""What torch calls those, beside the names of the operator table."""
+"""Our names of torch's calls, in addition to the operator table."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelOwner:
-    """Where a kernel belongs in a graph.
+    """The part of a graph that a kernel belongs to.
 
     Attributes:
         node: position in `ModelGraph.nodes`; None if nothing in the graph launched it.
         call: position in the graph's `CallSequence.calls`; None if only the module is known.
-        how: "call" if it was launched by that call, "module" if the graph has its module and its
-            neighbours there; None without a node.
+        how: "call" if it was launched by that call, "module" if only its module and neighbouring
+            calls are known; None without a node.
     """
 
     node: int | None = None
@@ -75,7 +75,7 @@ NO_OWNER = KernelOwner()
 
 @dataclass(slots=True)
 class _Unit:
-    """One call of the framework in a profile, with the calls inside it."""
+    """A call of the framework in a profile, with its nested calls."""
 
     name: str
     path: str | None
@@ -91,8 +91,8 @@ def join_kernels(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[Ker
     """Return the owner of each kernel.
 
     Args:
-        kernels: of one step, as `TracedKernel` says.
-        graph: of the same model; its batch does not matter.
+        kernels: kernels of one step.
+        graph: graph of the same model; its batch does not matter.
     """
     if graph.calls is None:
         return [NO_OWNER] * len(kernels)
@@ -100,13 +100,13 @@ def join_kernels(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[Ker
     units = _units(kernels, calls)
     owners = _owners(units, calls, graph.calls)
     known = {instance: owners[unit.instance] for unit in units for instance in _all(unit)}
-    for kernel in kernels:  # what was split launches kernels of its own, too
+    for kernel in kernels:  # split calls launch kernels of their own, too
         _give_to_wrappers(kernel.instances, known)
     return [_owner(kernel, known) for kernel in kernels]
 
 
 def kind_of(name: str) -> str:
-    """Return what a call of the framework is called here, "" if the graph has no word for it."""
+    """Return our name of a framework's call, "" if the graph has none for it."""
     bare = name.rpartition("::")[2].rstrip("_") if not name.endswith("__") else name
     if bare in SPELT:
         return SPELT[bare]
@@ -115,7 +115,7 @@ def kind_of(name: str) -> str:
 
 
 def _give_to_wrappers(instances: Sequence[int], known: dict[int, KernelOwner]) -> None:
-    """Let a call that was split be where the first of its parts with a owner is."""
+    """Give a split call the owner of the first of its parts that has one."""
     owner = next((known[i] for i in instances if i in known), NO_OWNER)
     if owner.node is not None:
         for instance in instances:
@@ -130,7 +130,7 @@ def _owner(kernel: TracedKernel, known: Mapping[int, KernelOwner]) -> KernelOwne
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A call of the graph that a profile may show."""
+    """A call of the graph that may appear in a profile."""
 
     position: int
     kinds: frozenset[str]
@@ -150,7 +150,7 @@ def _by_path(graph: ModelGraph, sequence: CallSequence) -> dict[str, list[_Candi
 
 
 def _is_bias(call: Call, node: str, sequence: CallSequence) -> bool:
-    """Tell whether a call adds a parameter to what a layer made: torch does that in the layer."""
+    """Return whether a call adds a layer's bias: torch does that inside the layer."""
     parameter = any(sequence.tensors[t].is_parameter for t in call.inputs)
     return call.op == "add" and node != "add" and parameter
 
@@ -158,7 +158,7 @@ def _is_bias(call: Call, node: str, sequence: CallSequence) -> bool:
 def _units(
     kernels: Iterable[TracedKernel], calls: Mapping[str, Sequence[_Candidate]]
 ) -> list[_Unit]:
-    """Return the calls of the forward pass, each as deep as the graph has a word for it."""
+    """Return the calls of the forward pass, nested as deep as the graph has names for them."""
     roots: dict[int, _Unit] = {}
     for kernel in kernels:
         if kernel.part != "forward":
@@ -191,7 +191,7 @@ def _all(unit: _Unit) -> Iterable[int]:
 
 
 def _known(path: str | None, calls: Mapping[str, Sequence[_Candidate]]) -> str | None:
-    """Return a module's path as the graph spells it."""
+    """Return a module's path in the graph's notation."""
     if path is None or path in calls:
         return path
     bare = path.removeprefix(WRAPPER)
@@ -226,7 +226,7 @@ def _with_neighbours(
     *,
     has_module: bool,
 ) -> dict[int, KernelOwner]:
-    """Return the owners of a module's calls; one without its like goes to the one before it."""
+    """Return the owners of a module's calls; an unmatched call gets that of its predecessor."""
     nodes = [None if position is None else sequence.calls[position].node for position in found]
     first = next((node for node in nodes if node is not None), None)
     owners, before = {}, first if has_module else None
@@ -241,21 +241,21 @@ def _with_neighbours(
     return owners
 
 
-# The longest common order of two lists.
+# Alignment: a weighted longest common subsequence.
 
 
 def aligned(
     names: Sequence[str], kinds: Sequence[Collection[str]], weights: Sequence[float]
 ) -> list[int | None]:
-    """Return for each name the position of its like, in order and without crossings.
+    """Return for each name the position of its match, in order and without crossings.
 
-    The sum of the weights of what is matched is the largest possible; a longest common subsequence
-    (Wagner and Fischer 1974), row by row.
+    The sum of the weights of matched entries is maximal; a longest common subsequence (Wagner and
+    Fischer 1974), computed row by row.
 
     Args:
-        names: of one list.
-        kinds: what each entry of the other list may be called.
-        weights: of each entry of the other list, positive.
+        names: names in the first list.
+        kinds: possible names of each entry of the second list.
+        weights: weight of each entry of the second list, positive.
     """
     like = np.array([[name in known for known in kinds] for name in names], dtype=bool)
     like = like.reshape(len(names), len(kinds))

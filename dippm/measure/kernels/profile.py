@@ -1,7 +1,7 @@
-"""One profiled step, after all timing of a point: the profiler would be in every figure.
+"""Profile one step, after all timing of a point: the profiler would distort every figure.
 
-`torch.autograd.profiler` writes the trace that Kineto collected as it is; `torch.profiler` spends
-most of a capture on tables that nobody here reads.
+`torch.autograd.profiler` writes the raw trace that Kineto collected; `torch.profiler` spends most
+of a capture on tables that are not used here.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ def profiled(
     module: torch.nn.Module | None = None,
     before: Callable[[], object] = lambda: None,
 ) -> tuple[TracedKernel, ...]:
-    """Run a few steps, then one under the profiler; return its kernels in order of their start.
+    """Run a few steps, then one under the profiler; return its kernels ordered by start.
 
     Args:
         step: one forward pass, or one training step.
-        device: that it runs on.
-        module: whose submodules mark their calls; None where they cannot.
+        device: device that it runs on.
+        module: module whose submodules mark their calls; None where they cannot.
         before: called right before the profiled step, outside of it.
 
     Raises:
-        Exception: whatever the step raises, and what the profiler cannot do here.
+        Exception: error of the step or of the profiler.
     """
     from torch.autograd.profiler import profile
 
     tell("profiling one step")
-    os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)  # else it talks to stderr at each capture
+    os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)  # else it prints to stderr at each capture
     on_gpu = device.type == "cuda"
     finish = _finish(device)
     with (

@@ -14,15 +14,15 @@ class TracedKernel:
     """One kernel, copy or fill of the device; on a CPU one call of an operator.
 
     Attributes:
-        kernel: name, as the compiler gave it; on a CPU that of the operator.
+        kernel: name given by the compiler; on a CPU that of the operator.
         operators: names of the framework's calls around the launch, the outermost first.
-        instances: number of each of them within the step; the same call has the same number.
-        path: of the module that called, "" for the model itself; None where modules cannot mark
+        instances: number of each of these calls within the step.
+        path: path of the calling module, "" for the model itself; None where modules cannot mark
             their calls (compiled models, models of other frameworks).
-        part: of a step.
-        forward_instance: of a backward kernel: number of the call whose gradient it computes.
-        start_ns: from the beginning of the step.
-        ns: duration; on a CPU without the calls inside.
+        part: phase of the step.
+        forward_instance: for a backward kernel, number of the call whose gradient it computes.
+        start_ns: time from the beginning of the step.
+        ns: duration; on a CPU without nested calls.
         grid, block: blocks of the grid and threads of a block, three axes each; None for copies
             and on a CPU.
         stream: CUDA stream; None on a CPU.
@@ -46,7 +46,7 @@ class TracedKernel:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
-        """Return the kernel of a row; further columns are left out."""
+        """Return the kernel of a row, ignoring other columns."""
         named: dict[str, Any] = {
             field.name: tuple(value) if isinstance(value := row[field.name], list) else value
             for field in fields(cls)
@@ -55,7 +55,7 @@ class TracedKernel:
 
 
 def kernel_ms(kernels: Iterable[TracedKernel]) -> float:
-    """Return the sum of the kernels' durations in ms: regime K."""
+    """Return the sum of the kernels' durations in ms (K)."""
     return sum(kernel.ns for kernel in kernels) / 1e6
 
 

@@ -1,7 +1,6 @@
-"""Kernel tables of many points in one file: Parquet, or JSON lines where pyarrow is missing.
+"""Kernel tables of many points in one file: Parquet, or JSON lines without pyarrow.
 
-Names repeat from row to row and from point to point, so a dictionary and zstd leave a few bytes of
-each kernel.
+Names repeat between rows and points, so a dictionary and zstd compress a kernel to a few bytes.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEY = "row_id"
-"""Column that says of which measured row a kernel is."""
+"""Column with the id of the measured row of a kernel."""
 REPEATED = (KEY, "kernel", "operators.list.element", "path", "part")
-"""Columns whose values repeat, as Parquet names them."""
+"""Columns with repeating values, by their names in Parquet."""
 SUFFIXES = (".parquet", ".jsonl.gz")
 Row = Mapping[str, Any]
 
 
 def suffix() -> str:
-    """Return how a file of this machine is named."""
+    """Return the suffix of files on this machine."""
     return SUFFIXES[0 if find_spec("pyarrow") else 1]
 
 
@@ -41,7 +40,7 @@ def encoded(tables: Mapping[str, Sequence[Row]], *, name: str) -> bytes:
 
     Args:
         tables: rows of `TracedKernel.to_dict` by id of the measured row.
-        name: of the file; its end decides the format.
+        name: name of the file; its suffix decides the format.
     """
     rows = [{KEY: key, **row} for key, table in tables.items() for row in table]
     if name.endswith(SUFFIXES[0]):
@@ -51,7 +50,7 @@ def encoded(tables: Mapping[str, Sequence[Row]], *, name: str) -> bytes:
 
 
 def read(path: Path) -> dict[str, tuple[TracedKernel, ...]]:
-    """Return the kernels of a file by id of the measured row, each table in its order.
+    """Return the kernels of a file by id of the measured row, each table in order.
 
     Raises:
         DippmError: if the file is damaged or pyarrow is missing.
@@ -99,7 +98,7 @@ def _parquet(rows: Sequence[Row]) -> bytes:
         buffer,
         compression="zstd",
         compression_level=9,
-        use_dictionary=list(REPEATED),  # of numbers that hardly repeat it takes half as much again
+        use_dictionary=list(REPEATED),  # numbers hardly repeat: with a dictionary they grow by half
     )
     return buffer.getvalue()
 

@@ -1,4 +1,4 @@
-"""A profiler's trace → kernels, each with the operators that launched it.
+"""Read a profiler's trace as kernels, each with the operators that launched it.
 
 The format is Chrome's: "cpu_op" events nest by time within a thread; a "kernel" has the
 "External id" of the innermost operator that launched it. A backward operator has the
@@ -29,7 +29,7 @@ Event = Mapping[str, Any]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One call of the framework; `inside_ns` is the time of the calls right inside."""
+    """A call of the framework; `inside_ns` is the total time of its direct nested calls."""
 
     name: str
     start_ns: int
@@ -51,16 +51,16 @@ class _Call:
 
 
 def read(trace: bytes, *, on_gpu: bool = False, has_paths: bool = True) -> tuple[TracedKernel, ...]:
-    """Return the kernels of a trace in order of their start.
+    """Return the kernels of a trace ordered by start.
 
     Args:
         trace: JSON in Chrome's format, as torch's profiler writes it.
         on_gpu: whether a GPU ran the step. On a CPU each call of an operator is a kernel, whose
-            duration is without the calls inside.
+            duration excludes nested calls.
         has_paths: whether modules marked their calls.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not a trace.
     """
     try:
         events = [e for e in json.loads(trace)["traceEvents"] if e.get("ph") == "X"]
@@ -79,7 +79,7 @@ def read(trace: bytes, *, on_gpu: bool = False, has_paths: bool = True) -> tuple
 
 
 def _calls(events: Sequence[Event], *, has_paths: bool) -> list[_Call]:
-    """Return the operators in order of their start; marks of modules become their paths."""
+    """Return the operators ordered by start; marks of modules become their paths."""
     threads: dict[Any, list[Event]] = defaultdict(list)
     for event in events:
         threads[event.get("tid")].append(event)
@@ -93,7 +93,7 @@ def _calls(events: Sequence[Event], *, has_paths: bool) -> list[_Call]:
 
 
 def _nested(events: Iterable[Event], path: str | None) -> Iterator[_Call]:
-    """Yield the operators of one thread, each in the one around it."""
+    """Yield the operators of one thread, each with its enclosing one."""
     around: list[tuple[int, str | None, Part, _Call | None]] = []
     for event in sorted(events, key=lambda e: (_ns(e["ts"]), -_ns(e["dur"]))):
         start_ns, ns, name = _ns(event["ts"]), _ns(event["dur"]), str(event["name"])
@@ -129,9 +129,9 @@ def _call(event: Event, module: str | None, part: Part, parent: _Call | None) ->
 
 
 def _forward(calls: Iterable[_Call]) -> Mapping[int, _Call]:
-    """Return the call that each gradient belongs to, by sequence number.
+    """Return the forward call of each gradient, by sequence number.
 
-    Calls that need no gradient have the number of the next one that does, so the last counts.
+    Calls without a gradient have the number of the next call with one, so the last one counts.
     """
     found: dict[int, _Call] = {}
     for call in calls:
@@ -192,7 +192,7 @@ def _ns(microseconds: float) -> int:
     return round(1000 * float(microseconds))
 
 
-# Modules that mark their calls in a profile by their path.
+# Marks that modules leave in a profile, with their path.
 
 
 MARK = "dippm.module:"
@@ -200,10 +200,9 @@ MARK = "dippm.module:"
 
 @contextmanager
 def marked(module: torch.nn.Module) -> Iterator[None]:
-    """Let each submodule mark its calls with `MARK` and its path; put everything back after.
+    """Let each submodule mark its calls with `MARK` and its path, within a block.
 
-    The hooks belong to no module: hooks of its own would keep attention layers from the fast path
-    that they take without.
+    The hooks are global: hooks on a module would keep attention layers from their fast path.
     """
     from torch.autograd.profiler import record_function
     from torch.nn.modules.module import (

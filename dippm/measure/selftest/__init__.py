@@ -1,4 +1,4 @@
-"""What our own sampling costs, measured on this machine."""
+"""The overhead of our own sampling, measured on this machine."""
 
 from dippm.measure.selftest.figures import Figure, Report, interval
 from dippm.measure.selftest.interleaved import overhead

@@ -1,4 +1,4 @@
-"""Runs → figures with intervals and verdicts."""
+"""Figures with intervals and verdicts from runs of the self-test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUANTILES = (
     "2.20 2.18 2.16 2.14 2.13 2.12 2.11 2.10 2.09 2.09"
 )
 STUDENT = tuple(map(float, _QUANTILES.split()))
-"""Two-sided 95 % quantiles of Student's t by degrees of freedom; then the normal one."""
+"""Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond them the normal one."""
 NORMAL = 1.96
 Verdict = Literal["ok", "above", "undecided", ""]
 
@@ -26,13 +26,14 @@ class Figure:
     """One measured quantity of the sampler.
 
     Attributes:
-        what: in words.
-        unit: of the numbers.
-        mean: over the repetitions.
+        what: description.
+        unit: unit of the numbers.
+        mean: mean over the repetitions.
         low, high: 95 % confidence interval of the mean; None after a single repetition.
-        count: how many repetitions.
-        target: upper limit, None if there is none.
-        verdict: "undecided" if the interval of a slow-down holds the target; empty without target.
+        count: number of repetitions.
+        target: upper limit, None for none.
+        verdict: "undecided" if the interval of a slow-down contains the target; empty without
+            target.
     """
 
     what: str
@@ -47,13 +48,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the self-test found; `ok` if nothing is above its target.
+    """The result of the self-test; `ok` if nothing exceeds its target.
 
     Attributes:
-        figures: each with its verdict.
-        plan: what was to be run.
+        figures: figures, each with its verdict.
+        plan: plan of the self-test.
         machine: cores, load before, Python.
-        repeats: repetitions that were run; fewer than planned if time was short.
+        repeats: number of repetitions that were run; fewer than planned if time was short.
     """
 
     figures: tuple[Figure, ...]
@@ -63,7 +64,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every figure keeps its target."""
+        """Whether every figure meets its target."""
         return not any(each.verdict == "above" for each in self.figures)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +82,7 @@ class Report:
 def sampler_figures(
     runs: dict[tuple[str, float], list[WorkloadRun]], plan: Plan, targets: Targets
 ) -> Iterator[Figure]:
-    """Yield what the sampler itself uses, from runs by workload and rate."""
+    """Yield the sampler's own resource use, from runs by workload and rate."""
     for hz in plan.rates_hz:
         sampled = [run for (_, rate), some in runs.items() if rate == hz for run in some]
         cpu = [run.cpu_percent for run in sampled if run.cpu_percent is not None]
@@ -99,7 +100,7 @@ def sampler_figures(
 def slow_downs(
     runs: dict[tuple[str, float], list[WorkloadRun]], plan: Plan, targets: Targets
 ) -> Iterator[Figure]:
-    """Yield what each workload loses, from runs by workload and rate (0: alone)."""
+    """Yield the slow-down of each workload, from runs by workload and rate (0: alone)."""
     for workload in plan.workloads():
         for hz in plan.rates_hz:
             pairs = zip(runs[workload, 0.0], runs[workload, hz], strict=True)
@@ -123,7 +124,7 @@ def slow_downs(
 
 
 def figure(what: str, unit: str, values: Sequence[float], target: float | None) -> Figure:
-    """Return the figure of repeated readings; it is above its target if their mean is."""
+    """Return the figure of repeated values; it exceeds its target if their mean does."""
     mean, low, high = interval(values)
     verdict: Verdict = "" if target is None else "above" if mean > target else "ok"
     return Figure(what, unit, mean, low, high, len(values), target, verdict)

@@ -1,7 +1,7 @@
-"""What our own sampling costs, measured on this machine.
+"""Measure the overhead of our own sampling on this machine.
 
-Workloads run without and with a sampler beside them, in turns, each in a fresh process that works
-between two clock readings of its own:
+Workloads run without and with a sampler in turns, each in a fresh process that measures its own
+time between two clock readings:
 
     repetition r:   of each workload: alone, 10 Hz, 100 Hz     (the order rotates with r)
 
@@ -33,15 +33,15 @@ def overhead(
     *,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Measure what sampling costs.
+    """Measure the overhead of sampling.
 
     Args:
         plan: sizes and repetitions.
         targets: limits.
-        progress: told in words what is going on, which step of how many, and how long it will last.
+        progress: called with a line of text about the current step and the remaining time.
 
     Raises:
-        MeasurementError: if a workload or the sampler does not start, or there is nothing to run.
+        MeasurementError: if a workload or the sampler does not start, or nothing is to be run.
     """
     plan, targets = plan or Plan(), targets or Targets()
     if not plan.workloads():
@@ -70,7 +70,7 @@ def overhead(
 def _runs(
     plan: Plan, folder: Path, progress: Progress
 ) -> tuple[dict[tuple[str, float], list[WorkloadRun]], int]:
-    """Return the runs by workload and rate (0: alone), and how many repetitions there were."""
+    """Return the runs by workload and rate (0: alone), and the number of repetitions."""
     arms = (0.0, *plan.rates_hz)
     found: dict[tuple[str, float], list[WorkloadRun]] = {}
     took_s: dict[tuple[str, float], float] = {}
@@ -103,7 +103,7 @@ def _left(
     took_s: dict[tuple[str, float], float],
     began: float,
 ) -> str:
-    """Return in words how long it will last, from what each step took the last time."""
+    """Return the remaining time as text, from the last duration of each step."""
     if not repeat:
         return ""
     rest_s = sum(took_s[turn] for turn in turns)

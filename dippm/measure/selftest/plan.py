@@ -1,4 +1,4 @@
-"""What the self-test runs, and what may not be exceeded."""
+"""The plan of the self-test and its limits."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the self-test works.
+    """The sizes and repetitions of the self-test.
 
     Attributes:
-        sleep_s: length of the workload "sleep".
+        sleep_s: duration of the workload "sleep".
         sort_mb: size of the array that "sort" sorts.
         matmul: size of the square matrix that "matmul" multiplies with itself.
-        repeats: repetitions of everything.
-        rates_hz: rates to test.
-        sources: names of the sources that are sampled.
+        repeats: number of repetitions.
+        rates_hz: sampling rates to test.
+        sources: names of the sources to sample.
         device: NVML index or UUID for sources of a GPU.
-        watch_s: the sampler's CPU time is taken over so long at least.
-        limit_s: no repetition begins that would last beyond; the first one always runs.
+        watch_s: least time over which the sampler's CPU time is measured.
+        limit_s: no repetition starts that would last longer than this; the first one always runs.
     """
 
     sleep_s: float = 5.0
@@ -32,22 +32,23 @@ class Plan:
     limit_s: float = 600.0
 
     def workloads(self) -> dict[str, float]:
-        """Return name and size; a size of 0 leaves a workload out."""
+        """Return name and size; a size of 0 skips a workload."""
         sizes = {"sleep": self.sleep_s, "sort": self.sort_mb, "matmul": float(self.matmul)}
         return {name: size for name, size in sizes.items() if size > 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What may not be exceeded.
+    """The limits of the self-test.
 
     Attributes:
-        cpu_percent: of one core, by rate in Hz.
+        cpu_percent: share of one core, by rate in Hz.
         rss_mb: resident memory of the sampler.
-        slow_down_percent: of a workload; exceeded when the whole confidence interval lies above.
+        slow_down_percent: slow-down of a workload; exceeded if the whole confidence interval is
+            above.
         start_ms: CPU time of the sampler from its start to its first reading.
         inside_mb: memory that starting the sampler takes inside the workload.
-        inside_ms: and CPU time.
+        inside_ms: CPU time that starting the sampler takes inside the workload.
     """
 
     cpu_percent: dict[float, float] = field(default_factory=lambda: {10.0: 0.5, 100.0: 1.0})
@@ -59,4 +60,4 @@ class Targets:
 
 
 FULL = Plan(sleep_s=10.0, sort_mb=1024.0, matmul=10_000)
-"""The sizes of the deliverable that tells what UMLAUT costs: 10 s, 1 GB, 10,000 rows."""
+"""The sizes in the deliverable on UMLAUT's overhead: 10 s, 1 GB, 10,000 rows."""

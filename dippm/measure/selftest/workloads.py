@@ -1,4 +1,4 @@
-"""One run of a workload, alone or beside a sampler, in processes of their own."""
+"""Run a workload, alone or with a sampler, in separate processes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ print(time.process_time() - before)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRun:
-    """One workload run; what is told of the sampler is None if it ran alone."""
+    """A run of a workload; the sampler's values are None if it ran alone."""
 
     seconds: float
     cpu_percent: float | None = None
@@ -71,7 +71,7 @@ class WorkloadRun:
 
 
 def run(workload: str, size: float, hz: float, plan: Plan, out: Path) -> WorkloadRun:
-    """WorkloadRun a workload, beside a sampler if `hz` is not 0.
+    """Run a workload, with a sampler if `hz` is not 0.
 
     Raises:
         MeasurementError: if the workload or the sampler does not start, or ends early.
@@ -97,7 +97,7 @@ def run(workload: str, size: float, hz: float, plan: Plan, out: Path) -> Workloa
             )
         began, before_s = time.monotonic(), _cpu_s(sampler)
         seconds = _go(child)
-        # A reading of a short workload is a share of little: watch its process idle a while more.
+        # Too short a workload gives an inexact share: watch its idle process a while longer.
         time.sleep(max(0.0, began + plan.watch_s - time.monotonic()))
         passed, used_s = time.monotonic() - began, _cpu_s(sampler) - before_s
         memory = _memory(sampler)
@@ -129,7 +129,7 @@ def _memory(sampler: SamplerProcess) -> tuple[float, float]:
 
 
 def inside(out: Path) -> tuple[float, float]:
-    """Return CPU time in ms and memory in MiB that a sampler's start takes of its workload."""
+    """Return CPU time in ms and memory in MiB that starting a sampler takes of its workload."""
     home = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": home}
     words = [sys.executable, "-c", INSIDE, str(out)]

@@ -1,4 +1,4 @@
-"""Files that other frameworks than PyTorch run: as they are, for inference on the CPU.
+"""Files of frameworks other than PyTorch, run unchanged for inference on the CPU.
 
 To add one: write a module with `open_session` and list it in `OPENERS`.
 """
@@ -23,10 +23,10 @@ OPENERS = {
 
 
 def entry_of(source: object) -> Entry | None:
-    """Return the frontend of a file that another framework than PyTorch runs, else None.
+    """Return the frontend of a file of a framework other than PyTorch, else None.
 
     Raises:
-        ModelFileError: if the path is no file of a known framework.
+        ModelFileError: if the path is not a file of a known framework.
     """
     if not isinstance(source, str | Path):
         return None
@@ -35,10 +35,10 @@ def entry_of(source: object) -> Entry | None:
 
 
 def runtime_of(source: object) -> str:
-    """Return what runs a model when it is measured: "torch", "onnxruntime", "keras", ...
+    """Return the runtime that measures a model: "torch", "onnxruntime", "keras", ...
 
     Raises:
-        ModelFileError: if the path is no file of a known framework.
+        ModelFileError: if the path is not a file of a known framework.
     """
     entry = entry_of(source)
     return "torch" if entry is None else registry.RUNTIMES.get(entry.framework, entry.framework)
@@ -57,18 +57,18 @@ def open_session(
     """Load a file with random inputs.
 
     Args:
-        entry: its frontend.
-        path: of the file.
+        entry: frontend of the file.
+        path: path of the file.
         inputs: shapes without the batch; the file's own if empty.
-        batch: samples.
-        regime: must be the default one.
-        on_cpu: whether it shall run on the CPU.
+        batch: number of samples.
+        regime: conditions, which must be the default ones.
+        on_cpu: whether to run on the CPU.
         trust: whether the file may run code.
 
     Raises:
         FrameworkNotInstalledError: if the framework is missing.
         UnsafeModelError: if running the file could run code and `trust` is false.
-        ConditionsError: if more is asked for than running the file as it is on the CPU.
+        ConditionsError: if the conditions differ from running the file unchanged on the CPU.
         InputShapeError: if a size is missing or does not fit.
     """
     if entry.framework not in OPENERS:

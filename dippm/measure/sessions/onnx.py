@@ -21,7 +21,7 @@ TYPES = {
 
 
 def open_session(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> Session:
-    """Load an ONNX file; it holds no code, so `trust` is not needed.
+    """Load an ONNX file; it contains no code, so `trust` is not needed.
 
     Raises:
         FrameworkNotInstalledError: if ONNX Runtime is missing.

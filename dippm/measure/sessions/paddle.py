@@ -1,4 +1,4 @@
-"""PaddlePaddle programs, as Paddle loads them back."""
+"""PaddlePaddle programs, loaded by Paddle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def open_session(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> S
 
     Raises:
         ModelNotFoundError: if the parameters are missing.
-        UnsafeModelError: for a `.pdmodel` without `trust`: pickled files may lie beside it.
+        UnsafeModelError: for a `.pdmodel` without `trust`: it may come with pickled files.
         InputShapeError: if a size is missing or does not fit.
     """
     program = find_program(path)

@@ -17,7 +17,7 @@ def open_session(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> S
 
     Raises:
         UnsafeModelError: without `trust`.
-        ModelFileError: if it has no signature to call.
+        ModelFileError: if it has no callable signature.
         InputShapeError: if a size is missing or does not fit.
     """
     if not trust:

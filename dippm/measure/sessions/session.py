@@ -1,4 +1,4 @@
-"""`Session`: a loaded file with its inputs; `Argument`: what the file says about one input."""
+"""`Session`: a loaded file with its inputs; `Argument`: the description of one input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dippm.model.frontends.frontend import FORMS
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Something that runs.
+    """A loaded model, ready to run.
 
     Attributes:
         run: one forward pass, finished when it returns.
@@ -26,12 +26,12 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One input.
+    """One input of a model.
 
     Attributes:
-        name: as the file calls it.
-        shape: batch included; None where the size is open.
-        dtype: numpy's name.
+        name: name in the file.
+        shape: shape with the batch; None where a size is open.
+        dtype: numpy's name of the type.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Argument:
 
 
 def random_feeds(arguments: Sequence[Argument], inputs: InputSpec, batch: int) -> dict[str, Any]:
-    """Return random arrays by input name: normal numbers, or whole numbers 0 and 1.
+    """Return random arrays by input name: normal numbers, or integers 0 and 1.
 
     Raises:
         InputShapeError: if a name is unknown, a size is missing, or the batch is fixed otherwise.

@@ -1,4 +1,4 @@
-"""Calls that may fail: a reason for each quantity, and an end to trying what keeps failing."""
+"""Calls of counters that may fail: a reason for each quantity, and a limit on retries."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dippm.errors import SourceDroppedWarning
 from dippm.measure.readings import Quantity, Readings
 
 PATIENCE = 5
-"""A call that failed so often in a row is not tried again."""
+"""Number of consecutive failures after which a call is not tried again."""
 
 
 class CounterCall(NamedTuple):
-    """One call of a counter interface, and the quantities that it answers, in order."""
+    """A call of a counter interface, and the quantities that it returns, in order."""
 
     quantities: tuple[Quantity, ...]
     read: Callable[[], tuple[float, ...]]
 
 
 class Failure(NamedTuple):
-    """Why a call failed.
+    """The reason of a failed call.
 
     Attributes:
-        reason: with the remedy if there is one.
+        reason: reason, with a remedy if there is one.
         lasts: whether trying again is pointless.
         whole: whether nothing else of the source can work either.
     """
@@ -36,7 +36,7 @@ class Failure(NamedTuple):
 
 
 class NotHere(Exception):  # noqa: N818 - an answer, not an error
-    """A value cannot be had, now or ever; the text is the reason.
+    """A value is not available, now or ever; the text is the reason.
 
     Attributes:
         lasts: whether trying again is pointless.
@@ -74,7 +74,7 @@ class Calls:
         self._dropped: dict[str, str] = {}
 
     def read(self) -> Readings:
-        """Make every call that is still tried."""
+        """Make every call that has not been given up."""
         time_ns = time.monotonic_ns()
         values: dict[str, float] = {}
         absent: dict[str, str] = {}
@@ -95,7 +95,7 @@ class Calls:
         return Readings(time_ns, values, absent)
 
     def drop(self, reason: str) -> None:
-        """Give up every call that is still tried, for this reason."""
+        """Give up all remaining calls for this reason."""
         for call in self._live:
             self._dropped |= dict.fromkeys(_names(call), reason)
         self._live = []
@@ -103,7 +103,7 @@ class Calls:
     def _note(self, error: Exception, call: CounterCall) -> str:
         failure = self._explain(error, call)
         if isinstance(error, NotHere) and not error.lasts:
-            return failure.reason  # an answer: it may be another one next time
+            return failure.reason  # a plain answer, which may change
         count = self._failed_in_a_row[call] = self._failed_in_a_row.get(call, 0) + 1
         if failure.whole:
             self.drop(failure.reason)
@@ -111,7 +111,7 @@ class Calls:
         elif failure.lasts or count >= PATIENCE:
             self._live.remove(call)
             self._dropped |= dict.fromkeys(_names(call), failure.reason)
-            if not failure.lasts:  # what this machine lacks is no news, what broke is
+            if not failure.lasts:  # warn of new failures, not of what this machine never had
                 self._warn(", ".join(_names(call)), f"failed {count} times: {failure.reason}")
         return failure.reason
 
@@ -122,12 +122,12 @@ class Calls:
 def spaced(
     read: Callable[[], tuple[float, ...]], *, share: float = 0.002, least_s: float = 0.0
 ) -> Callable[[], tuple[float, ...]]:
-    """Return `read` made sparing: between real calls it repeats the last answer.
+    """Limit the cost of `read`: between real calls it repeats the last answer.
 
     Args:
-        read: the costly call.
-        share: of a core that it may take: a call of t seconds is not repeated before t / share.
-        least_s: and not before so many seconds.
+        read: costly call.
+        share: largest share of a core: a call of t seconds is not repeated before t / share.
+        least_s: least time between calls in seconds.
     """
     due = 0.0
     answer: tuple[float, ...] = ()

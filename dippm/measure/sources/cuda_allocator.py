@@ -1,4 +1,4 @@
-"""What torch's CUDA allocator of this process holds."""
+"""Memory of torch's CUDA allocator in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUANTITIES = (
 
 
 class CudaAllocatorSource:
-    """The allocator's figures for one device of this process."""
+    """The allocator's statistics for one device of this process."""
 
     name = "cuda_allocator"
     quantities = QUANTITIES
@@ -28,7 +28,7 @@ class CudaAllocatorSource:
         self._device = torch.device(device)
 
     def read(self) -> Readings:
-        """Ask the allocator; nothing waits for the device."""
+        """Read the allocator's statistics, without synchronising the device."""
         cuda = self._torch.cuda
         now = time.monotonic_ns()
         asked = (
@@ -46,15 +46,15 @@ class CudaAllocatorSource:
         return Readings(now, dict(zip(names, figures, strict=True)))
 
     def reset_peak(self) -> None:
-        """Let the peaks begin at what is held now."""
+        """Reset the peaks to the current values."""
         self._torch.cuda.reset_peak_memory_stats(self._device)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 def open_cuda_allocator(device: str | int = "cuda:0") -> Source:
-    """Open the allocator's figures; `device` as torch names it."""
+    """Open the allocator's statistics; `device` in torch's notation."""
     torch = sys.modules.get("torch")
     if torch is None:
         reason = "this process has not imported torch"

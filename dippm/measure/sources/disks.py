@@ -1,4 +1,4 @@
-"""Each disk of the machine: what was read and written, and how many transfers it took."""
+"""Bytes and transfers of each disk of the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOTAL = "total"
 
 
 class DisksSource:
-    """Whole disks as /proc/diskstats counts them, and their sum; partitions are not told."""
+    """Whole disks in /proc/diskstats, and their sum, without partitions."""
 
     name = "disks"
 
@@ -29,7 +29,7 @@ class DisksSource:
         return self._calls.read()
 
     def close(self) -> None:
-        """Files are not kept open."""
+        """Do nothing: files are not kept open."""
         self._calls.drop("the source is closed")
 
     def _count(self) -> tuple[float, ...]:
@@ -45,7 +45,7 @@ class DisksSource:
 def open_disks(
     proc: str | os.PathLike[str] = "/proc", sys: str | os.PathLike[str] = "/sys"
 ) -> Source:
-    """Open the counters of the disks that are there now."""
+    """Open the counters of the current disks."""
     try:
         counted = _counts(Path(proc))
         disks = tuple(sorted(real_devices(Path(sys) / "block") & set(counted)))

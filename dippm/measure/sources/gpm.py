@@ -1,7 +1,7 @@
-"""How busy a GPU's units are, by NVML's GPM: Hopper and later, no daemon, no root.
+"""Activity of a GPU's units by NVML's GPM: Hopper and later, without daemon or root.
 
 A value is the mean between two samples, so the first reading has none. Unlike utilisation, it is
-also given for a MIG slice.
+also available for a MIG slice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GpmSource:
         self._open = True
 
     def read(self) -> Readings:
-        """Take a sample and compare it with the one before."""
+        """Take a sample and compare it with the previous one."""
         self._answers, self._reasons = {}, {}
         whole = self._calls.read()
         if whole.absent:
@@ -68,13 +68,13 @@ class GpmSource:
         return Readings(whole.time_ns, self._answers, self._reasons)
 
     def close(self) -> None:
-        """Free the samples; shut NVML down, unless others of this process use it."""
+        """Free the samples; shut NVML down, unless it is used elsewhere in this process."""
         if not self._open:
             return
         self._open = False
         self._calls.drop("the source is closed")
         for sample in self._samples:
-            with contextlib.suppress(self._context.nvml.NVMLError):  # of a GPU that was lost
+            with contextlib.suppress(self._context.nvml.NVMLError):  # the GPU may be lost
                 self._context.nvml.nvmlGpmSampleFree(sample)
         Session.close()
 

@@ -1,4 +1,4 @@
-"""CPU, memory, disk and network of the whole machine: never called anybody's."""
+"""CPU, memory, disk and network of the whole machine, not attributed to any process."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ PARTS = {
     "swap_total_mb": (b"SwapTotal",),
     "swap_free_mb": (b"SwapFree",),
 }
-"""Lines of /proc/meminfo that a quantity is the sum of."""
+"""Lines of /proc/meminfo that add up to a quantity."""
 
 
 class HostSource:
-    """The machine as /proc shows it; each file is read so rarely that it costs 0.2 % of a core."""
+    """The machine in /proc; each file is read rarely enough to cost 0.2 % of a core."""
 
     name = "host"
     quantities = QUANTITIES
@@ -73,7 +73,7 @@ class HostSource:
         return self._calls.read()
 
     def close(self) -> None:
-        """Files are not kept open."""
+        """Do nothing: files are not kept open."""
         self._calls.drop("the source is closed")
 
 
@@ -85,7 +85,7 @@ def open_host(
 
 
 class _Cpu:
-    """Share of time that the cores did not idle."""
+    """Share of time that the cores were busy."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -107,7 +107,7 @@ class _Cpu:
 
 
 class NotSettled(NotHere):
-    """The first readings of a mean."""
+    """The reason for missing values of a mean at first readings."""
 
     def __init__(self) -> None:
         super().__init__("a mean over half a second: read again")
@@ -137,7 +137,7 @@ def _memory_parts(proc: Path) -> tuple[float, ...]:
 
 
 def _disks(proc: Path, sys: Path) -> tuple[float, ...]:
-    """Sum over whole disks: partitions and layers above disks would count the same bytes again."""
+    """Sum over whole disks: partitions and layered devices would count the same bytes again."""
     real = real_devices(sys / "block")
     read = written = 0
     for line in (proc / "diskstats").read_text().splitlines():
@@ -161,7 +161,7 @@ def _network(proc: Path, sys: Path) -> tuple[float, ...]:
 
 
 def real_devices(folder: Path) -> set[str]:
-    """Return the devices with hardware (or a hypervisor's) behind them; if there are none, all."""
+    """Return the physical (or virtualised) devices of a folder; all if there are none."""
     names = {entry.name for entry in folder.iterdir()}
     real = {name for name in names if (folder / name / "device").exists()}
     return real or names

@@ -1,4 +1,4 @@
-"""What the sources of one NVML device have in common: how they open, read and close."""
+"""Common parts of the sources of an NVML device: opening, reading and closing."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dippm.measure.sources.nvml_session import DeviceContext, Session, locate
 
 
 class DeviceCounters:
-    """Counters of one device; a subclass names itself and its quantities, and makes the calls."""
+    """Counters of one device; a subclass defines name, quantities and calls."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._open = True
 
     def read(self) -> Readings:
-        """Ask NVML for every quantity."""
+        """Read every quantity from NVML."""
         return self._calls.read()
 
     def close(self) -> None:
-        """Shut NVML down, unless others of this process use it."""
+        """Shut NVML down, unless it is used elsewhere in this process."""
         if self._open:
             self._open = False
             self._calls.drop("the source is closed")
@@ -35,13 +35,13 @@ def open_at(
     name: str,
     quantities: tuple[Quantity, ...],
 ) -> Source:
-    """Return the source that `make` returns for a device, or reasons where there is none.
+    """Return the source that `make` creates for a device, or reasons if that fails.
 
     Args:
         device: see `nvml_session.locate`.
-        make: may raise `NotHere`.
-        name: of the source.
-        quantities: what it gives.
+        make: creates the source; may raise `NotHere`.
+        name: name of the source.
+        quantities: quantities of the source.
     """
     try:
         nvml = Session.open()

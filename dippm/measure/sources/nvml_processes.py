@@ -1,4 +1,4 @@
-"""Who uses the GPU: memory of our process tree, and whether others are on the device."""
+"""Processes on the GPU: memory of our process tree, and the presence of others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ELSEWHERE = (
 
 
 class NvmlProcessesSource(DeviceCounters):
-    """The processes on one GPU, or one MIG slice, divided into ours and others."""
+    """The processes on one GPU, or one MIG slice, split into ours and others."""
 
     name = "nvml_processes"
     quantities = QUANTITIES
@@ -85,8 +85,8 @@ def open_nvml_processes(
 
     Args:
         device: see `nvml_session.locate`.
-        mine: process ids that are ours.
-        pid: without `mine`: the root of the process tree that is ours, by default this process.
+        mine: ids of our processes.
+        pid: without `mine`: root of our process tree, by default this process.
     """
     return open_at(
         device,
@@ -100,7 +100,8 @@ def _running(context: DeviceContext) -> list[Any]:
     nvml = context.nvml
     running = list(nvml.nvmlDeviceGetComputeRunningProcesses(context.handle))
     if context.is_slice:
-        # Some drivers list the processes of all slices; without the instance, all may be meant.
+        # Some drivers list the processes of all slices; without an instance, any of them may be
+        # meant.
         of_slice = {None, context.gpu_instance}
         running = [p for p in running if getattr(p, "gpuInstanceId", None) in of_slice]
     return running
@@ -113,7 +114,7 @@ def _memory_mb(processes: list[Any]) -> float:
 
 
 def _foreign(processes: list[Any]) -> bool:
-    """Whether these ids mean nothing in our PID namespace."""
+    """Whether these ids are from another PID namespace."""
     try:
         if os.readlink("/proc/self/ns/pid") == FIRST_NAMESPACE:
             return False

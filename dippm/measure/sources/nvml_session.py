@@ -1,4 +1,4 @@
-"""NVML once per process, handles of devices, and what its errors mean."""
+"""The NVML session of this process, device handles, and the meaning of NVML's errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Session:
         """Return the module `pynvml`, initialised.
 
         Raises:
-            NotHere: naming what is missing.
+            NotHere: if something is missing, naming it.
         """
         try:
             import pynvml
@@ -58,7 +58,7 @@ class Session:
 
     @classmethod
     def close(cls) -> None:
-        """Shut NVML down if nobody else in this process uses it."""
+        """Shut NVML down if it is not used elsewhere in this process."""
         with cls._lock:
             if cls._process != os.getpid() or cls._users == 0:
                 return
@@ -71,7 +71,7 @@ class Session:
 
 
 def reason(error: Exception) -> str:
-    """Return what an error of NVML means, with the remedy if there is one."""
+    """Return the meaning of an NVML error, with a remedy if there is one."""
     code = getattr(error, "value", None)
     if code == 12:
         return NO_LIBRARY
@@ -107,13 +107,13 @@ def _with(text: str, remedy: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceContext:
-    """Where counters are read.
+    """The device that counters are read from.
 
     Attributes:
         nvml: the module `pynvml`.
-        handle: of the device that was asked for, which may be a MIG slice.
-        board: of the whole device; the same if it is none.
-        gpu_instance: number of the GPU instance of the slice, None for a whole device.
+        handle: handle of the requested device, which may be a MIG slice.
+        board: handle of the whole device; the same unless it is a slice.
+        gpu_instance: number of the slice's GPU instance, None for a whole device.
     """
 
     nvml: Any
@@ -123,7 +123,7 @@ class DeviceContext:
 
     @property
     def is_slice(self) -> bool:
-        """Whether a MIG slice was asked for."""
+        """Whether it is a MIG slice."""
         return self.gpu_instance is not None
 
 
@@ -131,13 +131,13 @@ def locate(nvml: Any, device: str | int = 0) -> DeviceContext:
     """Return the context of a device.
 
     Args:
-        nvml: what `Session.open` returned.
-        device: NVML's index (order of the bus, blind to CUDA_VISIBLE_DEVICES), a UUID of a GPU or
-            MIG instance (its prefix may be missing, as in torch), or "cuda:N" as torch counts in
+        nvml: module that `Session.open` returned.
+        device: NVML's index (order of the bus, regardless of CUDA_VISIBLE_DEVICES), a UUID of a GPU
+            or MIG instance (with or without prefix, as in torch), or "cuda:N" in torch's numbering in
             this process.
 
     Raises:
-        NotHere: if there is no such device.
+        NotHere: if the device does not exist.
     """
     try:
         handle = _handle(nvml, device)
@@ -182,10 +182,10 @@ def _handle_of_torch(nvml: Any, index: int) -> Any:
 
 
 def torch_uuid(index: int) -> str:
-    """Return which device torch calls "cuda:`index`" in this process.
+    """Return the device that torch calls "cuda:`index`" in this process.
 
-    torch itself knows, if it is imported; else CUDA_VISIBLE_DEVICES says, whose numbers are NVML's
-    only if CUDA orders devices by bus.
+    The answer comes from torch, if it is imported; else from CUDA_VISIBLE_DEVICES, whose numbers
+    are those of NVML only if CUDA orders devices by bus.
 
     Returns:
         A UUID (its prefix "GPU-" or "MIG-" may be missing), an index of NVML as text, or "" if
@@ -209,7 +209,7 @@ def torch_uuid(index: int) -> str:
 
 
 def _handle_of_prefix(nvml: Any, uuid: str) -> Any:
-    """Return the device whose UUID begins so: CUDA accepts shortened ones, NVML does not."""
+    """Return the device with a UUID prefix: CUDA accepts shortened UUIDs, NVML does not."""
     try:
         return nvml.nvmlDeviceGetHandleByUUID(uuid)
     except nvml.NVMLError:

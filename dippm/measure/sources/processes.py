@@ -1,7 +1,7 @@
-"""The processes of the run's tree one by one: the first eight of them, each in a place of its own.
+"""Single processes of the run's tree: the first eight, each in a slot of its own.
 
-A place belongs to one process for good, and its number says to which. What a process is called
-is on none of them: programs may change it, and it may hold what is nobody's to read.
+A slot belongs to one process for good, and its pid is a quantity. Process names are not recorded:
+programs may change them, and they may contain private data.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class ProcessesSource:
         self._calls = Calls(self.name, calls)
 
     def read(self) -> Readings:
-        """Read every process that has a place, and give places to new ones."""
+        """Read every process with a slot, and assign free slots to new ones."""
         return self._calls.read()
 
     def close(self) -> None:
-        """Let go of the processes."""
+        """Release the processes."""
         self._calls.drop("the source is closed")
         for process in self._places:
             process.close()
@@ -70,7 +70,7 @@ class ProcessesSource:
 
 
 class _Reader:
-    """Reads the process in a place."""
+    """Reads the process in a slot."""
 
     def __init__(self, places: list[Process], gone: set[Process], place: int) -> None:
         self._places = places
@@ -92,7 +92,7 @@ def open_processes(pid: int | None = None, *, exclude: Collection[int] = ()) -> 
     """Open the processes of a tree.
 
     Args:
-        pid: its root, by default this process.
+        pid: root of the tree, by default this process.
         exclude: processes that do not count.
     """
     if not Path("/proc/self").exists():

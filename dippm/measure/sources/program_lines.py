@@ -1,4 +1,4 @@
-"""The lines that a program of ours prints while it runs, read without waiting for any."""
+"""Non-blocking reading of the lines that a child program prints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 
 class ProgramLines:
-    """A program that was started to be read.
+    """A program that was started to read its output.
 
     Args:
-        command: the program and its arguments; what it says on stderr is read, too.
+        command: program and arguments; its stderr is read, too.
 
     Raises:
         OSError: if it cannot be started.
@@ -38,7 +38,7 @@ class ProgramLines:
         return self._process.poll()
 
     def read(self) -> list[bytes]:
-        """Return the lines that were finished since the last call, without their ends."""
+        """Return the lines completed since the last call, without line ends."""
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(self._stdout.fileno(), 1 << 16):
                 self._rest += piece
@@ -46,7 +46,7 @@ class ProgramLines:
         return lines
 
     def close(self) -> None:
-        """End the program."""
+        """Terminate the program."""
         if not self.is_closed:
             self._process.terminate()
             self._process.wait()

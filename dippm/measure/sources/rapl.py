@@ -1,4 +1,4 @@
-"""Energy of the CPU packages and their memory, by RAPL through Linux' powercap."""
+"""Energy of CPU packages and memory, by RAPL through Linux' powercap."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NO_ZONE = {
 
 @dataclass(slots=True)
 class Zone:
-    """One counter that begins anew at `range_uj`.
+    """A counter that wraps around at `range_uj`.
 
     Attributes:
-        file: holds micro-joules.
-        range_uj: where it wraps around.
-        last_uj: of the reading before, None before the first.
-        sum_uj: since the first reading.
+        file: file with micro-joules.
+        range_uj: value at which it wraps around.
+        last_uj: previous value, None before the first reading.
+        sum_uj: energy since the first reading.
     """
 
     file: Path
@@ -42,7 +42,7 @@ class Zone:
     sum_uj: int = 0
 
     def read_uj(self) -> int:
-        """Return micro-joules since the first reading; wrapping twice between two is missed."""
+        """Return micro-joules since the first reading; two wraps between readings count as one."""
         now = int(self.file.read_text())
         if self.last_uj is not None:
             step = now - self.last_uj
@@ -71,7 +71,7 @@ class RaplSource:
         return self._calls.read()
 
     def close(self) -> None:
-        """Files are not kept open."""
+        """Do nothing: files are not kept open."""
         self._calls.drop("the source is closed")
 
 

@@ -1,13 +1,13 @@
-"""Readings that were kept in a file, replayed as a source: tests and examples without hardware.
+"""Replay recorded readings as a source: for tests and examples without hardware.
 
-A recording is a text of JSON lines. The first says what it is:
+A recording is a file of JSON lines. The first is its header:
 
     {"recording": 1, "source": "nvml", "origin": "measured", "device": "NVIDIA H100 80GB HBM3",
      "date": "2026-11-20T21:00:00Z", "about": "", "quantities": [{"name": "power_w", ...}]}
 
-"origin" is "measured", or "synthetic" for figures that somebody made up. Each further line is a
-reading: {"t": nanoseconds since the first, "v": {name: value}, "a": {name: reason}}. A value or
-reason that is missing in both is the one of the line before.
+"origin" is "measured", or "synthetic" for invented values. Each further line is a reading:
+{"t": nanoseconds since the first, "v": {name: value}, "a": {name: reason}}. A value or reason that
+is missing in both is that of the previous line.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MAKE = "Make a recording with `dippm.measure.sources.recorded.record`."
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a file of readings holds.
+    """The contents of a recording.
 
     Attributes:
-        source: name of the family that was recorded.
+        source: name of the recorded source.
         origin: "measured" or "synthetic".
-        device: what was measured, in words.
-        date: when, UTC, ISO 8601.
-        about: what happened meanwhile.
-        quantities: of the source.
-        readings: in order; their time counts from the first.
+        device: description of the device.
+        date: time of the recording, UTC, ISO 8601.
+        about: description of the workload.
+        quantities: quantities of the source.
+        readings: readings in order; their time counts from the first.
     """
 
     source: str
@@ -52,13 +52,13 @@ class Recording:
 
 
 class RecordedSource:
-    """A source that says what another one said.
+    """A source that replays a recording.
 
     Args:
-        recording: what it says.
-        pace: "reading" gives one recorded reading per call; "time" gives the newest one that is
-            not younger than the time since the first call.
-        repeat: whether it begins anew at the end; else the last reading is followed by absence.
+        recording: the recording.
+        pace: "reading" returns one recorded reading per call; "time" returns the latest one before
+            the time since the first call.
+        repeat: whether it starts again at the end; else the last reading is followed by absence.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RecordedSource:
         self._closed = False
 
     def read(self) -> Readings:
-        """Return the next reading, stamped with the time of this call."""
+        """Return the next reading, with the time of this call."""
         now = self._clock()
         kept = None if self._closed else self._next(now)
         if kept is None:
@@ -89,7 +89,7 @@ class RecordedSource:
         return Readings(now, kept.values, kept.absent)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
         self._closed = True
 
     def _next(self, now: int) -> Readings | None:
@@ -113,7 +113,7 @@ def load(path: str | Path) -> Recording:
     """Read a recording.
 
     Raises:
-        MeasurementError: if the file is missing, or no recording; names the line.
+        MeasurementError: if the file is missing or is not a recording, naming the line.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -151,7 +151,7 @@ def _readings(path: str | Path, lines: Sequence[str], names: Sequence[str]) -> t
             time_ns = int(entry["t"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if number == len(lines) + 1 and found:
-                break  # a recorder was killed while it wrote the last line
+                break  # the recorder was killed while writing the last line
             raise MeasurementError(
                 f"{path}, line {number}: not a reading ({error})", MAKE
             ) from error
@@ -171,15 +171,15 @@ def _readings(path: str | Path, lines: Sequence[str], names: Sequence[str]) -> t
 def record(
     source: Source, path: str | Path, *, hz: float, seconds: float, device: str, about: str = ""
 ) -> Recording:
-    """Read a source for some seconds, and keep what it says.
+    """Read a source for some seconds, and save the readings.
 
     Args:
-        source: any; it stays open.
-        path: of the new file.
+        source: any source; it stays open.
+        path: path of the new file.
         hz: readings per second.
-        seconds: how long.
-        device: what is measured, in words.
-        about: what happens meanwhile.
+        seconds: duration.
+        device: description of the device.
+        about: description of the workload.
 
     Returns:
         The recording, as `load` reads it from the file.
@@ -213,7 +213,7 @@ def _line(reading: Readings, before: Readings, start_ns: int) -> str:
 
 
 def open_recorded(path: str | Path, **how: Any) -> Source:
-    """Open a recording; further arguments as of `RecordedSource`."""
+    """Open a recording; further arguments are those of `RecordedSource`."""
     try:
         return RecordedSource(load(path), **how)
     except MeasurementError as error:

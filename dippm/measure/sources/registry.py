@@ -1,4 +1,4 @@
-"""Sources by name; absent hardware gives a source of reasons, never an error.
+"""Sources by name; missing hardware gives a source of reasons, never an error.
 
 To add one, add a line to `BUILT_IN`, or from another distribution register a function that opens
 it under the entry point group "dippm.sources".
@@ -38,7 +38,7 @@ SETTLE_S = 0.6
 
 
 def names() -> frozenset[str]:
-    """Return the names of all sources, those of other distributions among them."""
+    """Return the names of all sources, including those of other distributions."""
     from importlib.metadata import entry_points
 
     return frozenset({*BUILT_IN, *(point.name for point in entry_points(group="dippm.sources"))})
@@ -53,7 +53,7 @@ def open_source(name: str, **where: Any) -> Source:
             cuda_allocator; `pid` of tree, processes, cores and nvml_processes; `path` of recorded.
 
     Returns:
-        The source; where the machine lacks it, one whose every quantity is absent with a reason.
+        The source; on a machine without it, one whose every quantity is absent with a reason.
 
     Raises:
         UnknownNameError: if no source has this name.
@@ -61,7 +61,7 @@ def open_source(name: str, **where: Any) -> Source:
     opener = _opener(name)
     try:
         return opener(**where)
-    except Exception as error:  # a strange machine must not stop the measurement
+    except Exception as error:  # an unusual machine must not stop the measurement
         return AbsentSource(name, (), f"could not be opened: {type(error).__name__}: {error}")
 
 
@@ -79,13 +79,13 @@ def _opener(name: str) -> Callable[..., Source]:
 
 
 class Survey(NamedTuple):
-    """What one quantity of one source answers on this machine.
+    """The state of one quantity of one source on this machine.
 
     Attributes:
-        source: name of the family.
-        quantity: what was asked for.
-        value: what it said, None if absent.
-        reason: why it is absent, empty if it is not.
+        source: name of the source.
+        quantity: the quantity.
+        value: its value, None if absent.
+        reason: reason for the absence, empty without one.
     """
 
     source: str
@@ -95,10 +95,10 @@ class Survey(NamedTuple):
 
 
 def survey(names: tuple[str, ...] = NAMES, **where: Any) -> list[Survey]:
-    """Open every source, read it twice, and say what works here; takes 0.6 s.
+    """Open every source, read it twice, and report what works here; takes 0.6 s.
 
     Args:
-        names: of the sources; "recorded" is left out.
+        names: names of the sources; "recorded" is skipped.
         where: `device` for the sources of a GPU.
     """
     sources = [

@@ -1,7 +1,7 @@
-"""Counters of a Jetson board by `tegrastats`, which NVIDIA's system for it brings.
+"""Counters of a Jetson board by NVIDIA's `tegrastats`.
 
-NVML says little there: the GPU has no memory and no board of its own. Lines are read as NVIDIA's
-manual has them, of several generations of boards. Not tried on a real one.
+NVML offers little there: the GPU has neither memory nor a board of its own. The format is that of
+NVIDIA's manual for several generations of boards. Not tested on a real board.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ FIELDS: tuple[tuple[Quantity, str, float, str], ...] = (
         "this board measures no power at its input, only at parts of it",
     ),
 )
-"""Quantity, where it stands in a line, its factor, and what it means if it does not."""
+"""Quantity, pattern in a line, factor, and the reason if it does not match."""
 QUANTITIES = tuple(quantity for quantity, *_ in FIELDS)
 
 
 class TegrastatsSource:
-    """A board as a `tegrastats` of our own tells it."""
+    """A board, read by our own `tegrastats` process."""
 
     name = "tegrastats"
     quantities = QUANTITIES
@@ -75,7 +75,7 @@ class TegrastatsSource:
         self._line = ""
 
     def read(self) -> Readings:
-        """Return what `tegrastats` said last; it repeats itself until it has news."""
+        """Return the last values of `tegrastats`, repeated until there are new ones."""
         now = time.monotonic_ns()
         if self._lines.is_closed:
             return _all(now, "the source is closed")
@@ -86,16 +86,16 @@ class TegrastatsSource:
         return readings_of(self._line, now) if self._line else _all(now, WAITING)
 
     def close(self) -> None:
-        """End our `tegrastats`."""
+        """Terminate our `tegrastats` process."""
         self._lines.close()
 
 
 def readings_of(line: str, time_ns: int) -> Readings:
-    """Return what a line of `tegrastats` says.
+    """Return the values in a line of `tegrastats`.
 
     Args:
-        line: one, whole.
-        time_ns: when it was read, monotonic.
+        line: one complete line.
+        time_ns: monotonic time at which it was read.
     """
     values, absent = {}, {}
     for quantity, pattern, factor, reason in FIELDS:
@@ -108,7 +108,7 @@ def readings_of(line: str, time_ns: int) -> Readings:
 
 
 def open_tegrastats() -> Source:
-    """Open the counters of the Jetson board that this is, if it is one."""
+    """Open the counters of this machine if it is a Jetson board."""
     program = shutil.which("tegrastats")
     if program is None:
         return AbsentSource(TegrastatsSource.name, QUANTITIES, NO_PROGRAM)

@@ -1,7 +1,8 @@
-"""CPU, memory and I/O of a process and everything that it started, read from /proc.
+"""CPU, memory and I/O of a process and all its descendants, read from /proc.
 
-CPU seconds never go back: what a child used moves into its parent's account when the parent waits
-for it, and what nobody waited for (a daemon) is kept as last read and counted as lost.
+CPU seconds never decrease: those of a child move into its parent's account when the parent reaps
+    it,
+and those of unreaped processes (daemons) are kept at their last reading and counted as lost.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from dippm.measure.sources.tree_process import Process, children_by_search
 from dippm.measure.sources.tree_psutil import ENDED, QUANTITIES
 
 SHARE = 0.002
-"""Of a core: a search for new processes that took t seconds is not repeated before t / SHARE."""
+"""Share of a core: a search for new processes of t seconds is not repeated before t / SHARE."""
 FULL_PERIOD_NS = 99_000_000
-"""Between full readings, at more than 10 Hz, only CPU seconds and resident memory are read anew."""
+"""Least time between full readings: above 10 Hz only CPU time and resident memory are read."""
 MEMORY_PERIOD_NS = 49_000_000
-"""And at more than 20 Hz only CPU seconds: each file of /proc costs 15 µs when caches are cold."""
+"""Above 20 Hz only CPU time is read: each file of /proc costs 15 µs with cold caches."""
 PERCENT_WINDOW_NS = 500_000_000
 PSS_PERIOD_NS = 5_000_000_000
 PSS_NS_PER_MB = 25_000
-"""What walking page tables takes, of pages of 4 KiB that are in memory."""
+"""Cost of walking page tables, for resident pages of 4 KiB."""
 PSS_AT_ONCE_MB = 400.0
-"""Of a larger tree the first walk waits as long as a second one would: it holds readings up."""
+"""Larger trees delay the first walk as long as a second one, since it holds readings up."""
 ROUNDING_S = 0.03
-"""Sums of two clocks that count in 10 ms may differ so much without anything being lost."""
+"""Largest difference without a loss between sums of two clocks that count in 10 ms."""
 TOO_MANY = "more processes than files may be open: raise `ulimit -n`"
 TOO_LATE = "every process of the tree had ended before the first reading"
 OF_THE_LIVING = ("peak_rss_mb", "read_mb", "written_mb")
@@ -39,19 +40,19 @@ PSS_LATER = "walking the page tables of a large tree: not before minutes have pa
 
 
 class TreeSource:
-    """A process tree; a process once found stays in it, also when its parent has ended."""
+    """A process tree; a process that was found stays in it, even if its parent has ended."""
 
     name = "tree"
     quantities = QUANTITIES
 
     def __init__(self, pid: int, *, exclude: Collection[int] = (), adopter: int = 0) -> None:
-        """Begin with the process `pid`; children of the adopter were of its tree before.
+        """Open the tree of `pid`; children of the adopter are its former descendants.
 
         Raises:
-            OSError: if there is no such process.
+            OSError: if the process does not exist.
         """
         self._exclude = frozenset(exclude)
-        # Parents stand before their children: what a child hands over is then never counted twice.
+        # Parents come before their children, so that CPU time handed over is never counted twice.
         self._alive: dict[int, Process] = {pid: Process(pid)}
         self._adopter = Process(adopter) if adopter else None
         self._next_full_ns = self._next_memory_ns = self._next_search_ns = self._next_pss_ns = 0
@@ -69,11 +70,11 @@ class TreeSource:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Numbers of the processes that were alive at the last reading."""
+        """Ids of the processes that were alive at the last reading."""
         return tuple(self._alive)
 
     def read(self) -> Readings:
-        """Read every process of the tree, and look for new ones."""
+        """Read all processes of the tree, and search for new ones."""
         now = time.monotonic_ns()
         if now < self._next_full_ns and self._alive:
             quick = self._quick(now)
@@ -93,7 +94,7 @@ class TreeSource:
         return self._last
 
     def look_anew(self) -> None:
-        """Let the next reading be a full one that looks for new processes."""
+        """Make the next reading a full one with a search."""
         self._next_full_ns = self._next_search_ns = 0
 
     def close(self) -> None:
@@ -104,7 +105,7 @@ class TreeSource:
         self._alive, self._adopter = {}, None
 
     def _quick(self, now: int) -> Readings | None:
-        """Read CPU seconds, and resident memory if it is due; None if a process has ended."""
+        """Read CPU time, and resident memory if due; return None if a process has ended."""
         used_s = self._gone_s
         for process in self._alive.values():
             if not process.update_cpu():
@@ -123,7 +124,7 @@ class TreeSource:
 
     def _memory(self) -> dict[str, float]:
         rss_mb = sum(process.update_rss() for process in self._alive.values())
-        if not rss_mb:  # all have ended; a full reading says so
+        if not rss_mb:  # all have ended; a full reading will report it
             return {}
         self._peak_mb = max(self._peak_mb, rss_mb)
         return {"rss_mb": rss_mb, "peak_rss_mb": self._peak_mb}
@@ -150,7 +151,7 @@ class TreeSource:
                     child = Process(pid)
                 except OSError as error:
                     self._note_limit(error)
-                    continue  # else it has ended already, and its parent accounts for it
+                    continue  # it has ended already, and its parent accounts for it
                 self._alive[pid] = child
                 found.append(child)
 
@@ -180,13 +181,13 @@ class TreeSource:
             self._absent |= dict.fromkeys((q.name for q in QUANTITIES), TOO_MANY)
 
     def _bury(self, gone: list[Process]) -> None:
-        """Keep what ended processes used, unless an ancestor has taken it over."""
+        """Keep the usage of ended processes, unless an ancestor has taken it over."""
         while True:
             for process in gone:
                 self._alive.pop(process.pid, None)
             groups = self._by_heir(gone)
-            # Heirs were read before we noticed; their accounts are complete only now. One that
-            # has ended meanwhile has handed everything on to its own ancestor.
+            # Heirs were read before the end was noticed, so their accounts are read once more. One
+            # that has ended meanwhile has handed everything on to its own ancestor.
             ended = [heir for heir in map(self._alive.get, groups) if heir and not heir.update()]
             if not ended:
                 break
@@ -197,7 +198,7 @@ class TreeSource:
             process.close()
 
     def _by_heir(self, gone: list[Process]) -> dict[int, list[Process]]:
-        """Return ended processes by their nearest ancestor that lives, or is not ours."""
+        """Return ended processes by their nearest ancestor that lives or is outside the tree."""
         parents = {process.pid: process.parent for process in gone}
         groups: dict[int, list[Process]] = {}
         for process in gone:
@@ -268,7 +269,7 @@ class TreeSource:
                 threads += process.threads
                 processes += 1
         self._cpu_s = max(self._cpu_s, own_s + self._gone_s)
-        if not processes:  # ended, and not waited for
+        if not processes:  # all have ended without being reaped
             return self._after_the_end(now)
         self._seen_alive = True
         self._peak_mb = max(self._peak_mb, rss_mb)
@@ -323,7 +324,7 @@ class TreeSource:
 
 
 def _rest_ns(spent_ns: int) -> int:
-    # Walking page tables holds a lock of the workload: a tenth of what a search may take.
+    # Walking page tables holds a lock of the workload: a tenth of the time for searches.
     return int(spent_ns * 10 / SHARE)
 
 
@@ -331,9 +332,9 @@ def open_tree(pid: int | None = None, *, exclude: Collection[int] = (), adopter:
     """Open the tree of a process.
 
     Args:
-        pid: its root, by default this process.
-        exclude: processes that do not count, with all that they start; for instance the sampler.
-        adopter: a subreaper above the root, whose other children are what left the tree; 0: none.
+        pid: root of the tree, by default this process.
+        exclude: processes that do not count, with their descendants; for instance the sampler.
+        adopter: subreaper above the root, whose other children have left the tree; 0 for none.
     """
     root = pid or os.getpid()
     if not sys.platform.startswith("linux"):
@@ -348,7 +349,7 @@ def open_tree(pid: int | None = None, *, exclude: Collection[int] = (), adopter:
 
 
 def descendants(pid: int) -> set[int]:
-    """Return `pid` and the numbers of all processes below it that live now."""
+    """Return `pid` and the ids of all its living descendants."""
     if not os.path.isdir("/proc/self"):
         return {pid}
     by_parent = children_by_search()

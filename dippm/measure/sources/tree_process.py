@@ -1,7 +1,7 @@
-"""One process as /proc shows it, over descriptors that stay open.
+"""A process in /proc, read through descriptors that stay open.
 
-An open file of /proc belongs to one process for good: when the process is gone, reading fails, and
-no later process with the same number is taken for it.
+An open file of /proc belongs to one process for good: when the process is gone, reading fails, even
+if its pid is reused.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20 if hasattr(os, "sysconf") else 4096
 
 
 class Process:
-    """What was last read of one process.
+    """The last reading of one process.
 
     Attributes:
-        pid: its number.
-        parent: number of its parent when it was last read.
+        pid: process id.
+        parent: id of its parent at the last reading.
         own_s: CPU seconds of its threads, ended ones included.
-        waited_s: CPU seconds of the children that it waited for, and of theirs.
-        waited_before_s: the same, a reading earlier.
+        waited_s: CPU seconds of reaped children and their reaped descendants.
+        waited_before_s: the same at the previous reading.
         rss_mb: resident memory.
-        threads: of it.
-        started: clock ticks after boot; with `pid` it names a process uniquely.
-        zombie: whether it has ended and waits for its parent.
-        read_mb, written_mb: from and to storage, its waited-for children included; None if it
-            could not be read.
+        threads: number of threads.
+        started: clock ticks after boot; with `pid` it identifies a process uniquely.
+        zombie: whether it has ended and has not been reaped.
+        read_mb, written_mb: bytes from and to storage, reaped children included; None if they could
+            not be read.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Process:
         """Open the process.
 
         Raises:
-            OSError: if there is none of that number.
+            OSError: if it does not exist.
         """
         self.pid = pid
         self._files: dict[str, int] = {}
@@ -74,14 +74,14 @@ class Process:
         self.waited_before_s = self.waited_s
 
     def update(self) -> bool:
-        """Read times and memory again; False if the process is gone."""
+        """Read times and memory; return False if the process is gone."""
         try:
             line = os.pread(self._stat, 1024, 0)
         except ProcessLookupError:
             return False
-        if not line:  # what other kernels say instead
+        if not line:  # returned by other kernels instead of an error
             return False
-        # The name in brackets may hold anything, spaces and brackets too.
+        # The name in brackets may contain anything, including spaces and brackets.
         fields = line[line.rindex(b")") + 2 :].split(None, 22)
         self.zombie = fields[0] in b"ZX"
         self.parent = int(fields[1])
@@ -93,9 +93,9 @@ class Process:
         return True
 
     def update_cpu(self) -> bool:
-        """Read CPU time only; False if the process is gone, or its clock may not be read.
+        """Read CPU time only; return False if the process is gone, or its clock is unreadable.
 
-        What it waited for stays as it was: it has to be read together with who ended.
+        The time of reaped children is not updated: it has to be read together with who ended.
         """
         if self._clock is None:
             return False
@@ -125,7 +125,7 @@ class Process:
         """Read the bytes from and to storage.
 
         Raises:
-            OSError: if they may not be read, or the process is gone.
+            OSError: if access is denied, or the process is gone.
         """
         text = self._pread("io", 512)
         for line in text.splitlines():
@@ -136,10 +136,10 @@ class Process:
                 self.written_mb = int(count) / 2**20
 
     def pss_mb(self) -> float:
-        """Return the share of resident memory that is this process's own; costly.
+        """Return the proportional set size, in MiB; costly.
 
         Raises:
-            OSError: if it may not be read, or the process is gone.
+            OSError: if access is denied, or the process is gone.
         """
         for line in self._pread("smaps_rollup", 2048).splitlines():
             if line.startswith(b"Pss:"):
@@ -147,7 +147,7 @@ class Process:
         return 0.0
 
     def children(self) -> list[int]:
-        """Return the numbers of the children that live now.
+        """Return the ids of the living children.
 
         Raises:
             FileNotFoundError: if the kernel does not list children, or the process is gone.

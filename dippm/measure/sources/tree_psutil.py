@@ -1,4 +1,4 @@
-"""The process tree where there is no /proc: slower, by psutil."""
+"""The process tree on systems without /proc: slower, by psutil."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
 
-# What is told of a process tree, by whichever means.
+# Quantities of a process tree, independent of the implementation.
 #
-# CPU seconds are read anew every time, resident memory at most 20 times a second, all else 10
-# times.
+# CPU time is read at every reading, resident memory at most 20 times a second, the rest 10 times.
 
 
 ENDED = "every process of the tree has ended"
@@ -34,7 +33,7 @@ UNCOUNTED = "psutil cannot tell"
 
 
 class PsutilTreeSource:
-    """A process tree by psutil; ended processes count with what was last read of them."""
+    """A process tree by psutil; ended processes count with their last reading."""
 
     name = "tree"
     quantities = QUANTITIES
@@ -48,7 +47,7 @@ class PsutilTreeSource:
         self._before: tuple[int, float] | None = None
 
     def read(self) -> Readings:
-        """Walk the tree."""
+        """Read all processes of the tree."""
         now = time.monotonic_ns()
         rss_mb, threads, processes = 0.0, 0, 0
         for process in self._alive():
@@ -72,7 +71,7 @@ class PsutilTreeSource:
         return Readings(now, values, absent)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
     def _alive(self) -> list[Any]:
         try:

@@ -1,4 +1,4 @@
-"""radT's names over DIPPM's runs: a script of radT's works by changing its import line.
+"""radT's API on DIPPM's runs: a script for radT only needs another import line.
 
     from dippm.radt import run                    # was: import radt
     with run.RADTBenchmark() as run: ...          # was: with radt.run.RADTBenchmark() as run: ...
@@ -6,7 +6,7 @@
     import dippm.radt as radt                     # or this, and nothing else changes
     from dippm.radt import radT                   # was: from radtrun import radT
 
-Outside of a tracked run all of it does nothing. Plans of radT's are read by `dippm track`.
+Outside of a tracked run nothing is recorded. `dippm track` reads radT's plans.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ from dippm.radt import run, trace
 from dippm.radt.run import RADTBenchmark
 
 radT = RADTBenchmark  # noqa: N816  radT's own spelling
-"""The name that older versions had."""
+"""Name in older versions."""
 
 __all__ = ["RADTBenchmark", "radT", "run", "trace"]

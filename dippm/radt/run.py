@@ -1,4 +1,4 @@
-"""`RADTBenchmark`: what a script tells of itself, by radT's names; nothing outside of a run."""
+"""`RADTBenchmark`: logging with radT's names; it does nothing outside of a run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RADTBenchmark:
     >>> with RADTBenchmark() as run:
     ...     run.log_metric("loss", 0.25, 1)
 
-    What is told goes into that run. Functions of MLflow that are not named here are MLflow's own:
-    their run stands beside ours and is tagged with it. Outside of a run all of them do nothing.
+    Logged data goes into that run. Functions of MLflow that are not defined here are MLflow's own:
+    their run is separate and tagged with ours. Outside of a run all of them do nothing.
     """
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class RADTBenchmark:
         """Record a number.
 
         Args:
-            key: its name.
-            value: what `float` makes a number of.
-            step: of a training.
-            epoch: another word for it.
+            key: name of the number.
+            value: a number, or anything that `float` accepts.
+            step: training step.
+            epoch: another name for `step`.
 
         Raises:
-            RunError: if it is no number.
+            RunError: if the value is not a number.
         """
         if (run := self._here()) is not None:
             run.log(key, value, step=epoch if step is None else step)
@@ -65,16 +65,16 @@ class RADTBenchmark:
         self.log_params({key: value})
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Record settings; of one name the last counts."""
+        """Record settings; a later value of the same name wins."""
         if (run := self._here()) is not None:
             run.params(params)
 
     def set_tag(self, key: str, value: Any) -> None:
-        """Record a free word."""
+        """Record free text by name."""
         self.set_tags({key: value})
 
     def set_tags(self, tags: Mapping[str, Any]) -> None:
-        """Record free words."""
+        """Record several tags."""
         if (run := self._here()) is not None:
             for key, value in tags.items():
                 run.tag(key, value)
@@ -82,14 +82,14 @@ class RADTBenchmark:
     def log_artifact(
         self, local_path: str | os.PathLike[str], artifact_path: str | None = None
     ) -> None:
-        """Keep a copy of a file, as it is now, with the run.
+        """Store a copy of a file, as it is now, with the run.
 
         Args:
-            local_path: of the file.
-            artifact_path: folder that it goes into.
+            local_path: path of the file.
+            artifact_path: destination folder.
 
         Raises:
-            RunError: if there is no such file, or if the folder leads out of the run.
+            RunError: if there is no such file, or if the destination leaves the run's folder.
         """
         if (run := self._here()) is not None:
             run.artifact(local_path, artifact_path or "")
@@ -97,7 +97,7 @@ class RADTBenchmark:
     def log_artifacts(
         self, local_dir: str | os.PathLike[str], artifact_path: str | None = None
     ) -> None:
-        """Keep a copy of what a folder holds, see `log_artifact`."""
+        """Store a copy of a folder's contents, see `log_artifact`."""
         if (run := self._here()) is not None:
             for name in sorted(os.listdir(local_dir)):
                 run.artifact(os.path.join(local_dir, name), artifact_path or "")
@@ -120,4 +120,4 @@ class RADTBenchmark:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Stand for a function of MLflow's outside of a run."""
+    """Replace a function of MLflow outside of a run."""

@@ -1,4 +1,4 @@
-"""UMLAUT's gestures on DIPPM's runs: a script of UMLAUT's needs its import line changed.
+"""UMLAUT's API on DIPPM's runs: a script for UMLAUT only needs another import line.
 
 >>> from dippm.umlaut import Benchmark, BenchmarkSupervisor, TimeMetric
 >>> bm = Benchmark("KAI.db", description="how it is used")  # doctest: +SKIP

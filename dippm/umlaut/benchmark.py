@@ -1,4 +1,4 @@
-"""`Benchmark`: one run of a pipeline, written to a folder and kept in a store."""
+"""`Benchmark`: one run of a pipeline, written to a folder and attached to a store."""
 
 from __future__ import annotations
 
@@ -22,43 +22,42 @@ from dippm.runs.tracking.run import Run
 from dippm.runs.tracking.run_config import new_start
 from dippm.runs.tracking.sidecar_protocol import ATTACH_VARIABLE
 from dippm.runs.tracking.sidecar_spawn import Sidecar, SidecarConfig, start_sidecar
-from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames, described
+from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames, describe_metrics
 from dippm.umlaut.metric import Metric, Sampled
 from dippm.umlaut.plain_data import plain
 from dippm.umlaut.watch import Sampling, Watch
 
 if TYPE_CHECKING:
-    from dippm.umlaut.rows import Row
+    from dippm.umlaut.rows import CallRow
 
 Mode = Literal["a", "w", "r"]
 STORED_S = 120.0
-"""How long `close` waits for the store: one that cannot be reached answers sooner."""
+"""Time that `close` waits for the store; an unreachable one fails sooner."""
 JOIN = "DIPPM_BENCHMARKS"
-"""Folders of runs by store, for children of multiprocessing that run a script's top anew."""
+"""Folders of runs by store, for multiprocessing children, which run the script's top again."""
 
 
 class Benchmark:
-    """One run; made once per program, ended by `close` or with the program.
+    """One run; created once per program, ended by `close` or with the program.
 
-    Nothing that goes wrong with writing reaches the workload: a warning of the logger
-    "dippm.umlaut" says it.
+    Errors of recording never reach the workload: the logger "dippm.umlaut" warns of them.
 
     Args:
         db_file: file of the store of runs, or the address of one ("postgresql://...").
-        description: of the use case.
-        mode: "a" adds a run; "w" too, and moves a store that is there out of the way; "r" reads.
-        name: of the run, by default the name of the script.
-        checkpoint_frequency: taken and not needed: every call is on the disk when it ends.
-        tmp_dir: where the run's folder is while it goes on, by default the spool.
+        description: description of the use case.
+        mode: "a" adds a run; "w" too, but moves an existing store away first; "r" reads.
+        name: name of the run, by default that of the script.
+        checkpoint_frequency: accepted and ignored: every call is written when it ends.
+        tmp_dir: parent of the run's folder, by default the spool.
 
     Attributes:
-        uuid: of the run; 32 hexadecimal digits.
+        uuid: uuid of the run, 32 hexadecimal digits.
         store: address of the store.
-        run: what writes the run; records nothing in mode "r".
+        run: writer of the run; records nothing in mode "r".
 
     Raises:
-        ValueError: if there is no such mode.
-        FileNotFoundError: if a store that is to be read does not exist.
+        ValueError: if the mode is unknown.
+        FileNotFoundError: if a store to read does not exist.
     """
 
     def __init__(
@@ -101,32 +100,34 @@ class Benchmark:
     def log(
         self, description: str, measure_type: str, value: Any, unit: str = "", method_name: str = ""
     ) -> None:
-        """Keep a value of the workload's own, as UMLAUT's trackers and metrics did.
+        """Log a value of the workload, like UMLAUT's trackers and metrics.
 
         Args:
-            description: its name.
+            description: name of the value.
             measure_type: kind of row; any word.
             value: a number, or anything that JSON can hold.
-            unit: of it.
+            unit: unit of the value.
             method_name: function that it belongs to.
         """
         kind = KINDS.get(measure_type, "metric")
         name = self._name(description, measure_type) if kind == "metric" else description
         self.run.tell(name, kind, plain(value), unit=unit, description=method_name)
 
-    def rows(self) -> list[Row]:
-        """Return every metric of every call of this run, and every tracked value, in order."""
+    def rows(self) -> list[CallRow]:
+        """Return every metric of every call of this run, and every logged value, in order."""
         from dippm.umlaut.rows import rows_of_folder
 
         return rows_of_folder(self.folder) if self.folder else []
 
-    def query(self, *, uuid: str = "", measure_type: str = "", description: str = "") -> list[Row]:
+    def query(
+        self, *, uuid: str = "", measure_type: str = "", description: str = ""
+    ) -> list[CallRow]:
         """Return rows of the runs in the store in mode "r", else of this run.
 
         Args:
-            uuid: of a run, or how it begins.
-            measure_type: "time", "memory" and so on, as UMLAUT or as this package names it.
-            description: of the rows.
+            uuid: uuid of a run or its prefix.
+            measure_type: "time", "memory" and so on, in UMLAUT's or this package's notation.
+            description: description of the rows.
 
         Raises:
             StoreError: if the store cannot be read.
@@ -145,10 +146,10 @@ class Benchmark:
         ]
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the run: samplers stop, and a process of its own brings it into the store.
+        """End the run: samplers stop, and another process attaches the run to the store.
 
-        It returns when rows can be read from there. A store that takes longer than `STORED_S`, or
-        cannot be written, is a warning, and the run is kept.
+        It returns when the rows can be read from the store. If that takes longer than `STORED_S` or
+        fails, it warns, and the run stays in the spool.
         """
         self._close(error, wait_s=0.0 if os.environ.get(ATTACH_VARIABLE) == "no" else STORED_S)
 
@@ -178,7 +179,7 @@ class Benchmark:
                 self._warn("it is not in the store yet; `dippm runs --attach` says why")
 
     def bound(self, name: str, metrics: Sequence[Metric]) -> tuple[CallMetric, ...]:
-        """Return the metrics of one function, those that are sampled tied to this run."""
+        """Return the metrics of one function, with the sampled ones bound to this run."""
         adapted = [AdaptedMetric(metric, self, name) for metric in metrics if is_of_umlaut(metric)]
         metrics = [metric for metric in metrics if not is_of_umlaut(metric)]
         sampled = [metric for metric in metrics if isinstance(metric, Sampled)]
@@ -187,7 +188,7 @@ class Benchmark:
         if self._watch is None:
             return tuple(others)
         with self._lock:
-            mine = described(metrics)
+            mine = describe_metrics(metrics)
             if self._descriptions.get(name) != mine:
                 self._descriptions[name] = mine
                 self.run.tag(DESCRIPTIONS, json.dumps(self._descriptions))
@@ -221,7 +222,7 @@ class Benchmark:
             return None, str(error)
 
     def _kept(self, folder: Path, cwd: str) -> Sidecar | None:
-        """Start the process that finds out what the run depends on, and stores it at its end."""
+        """Start the sidecar, which records the environment, and attaches the run at its end."""
         pid = os.getpid()
         order = SidecarConfig(str(folder), "", pid, pid, 0.0, (), program=sys.executable, cwd=cwd)
         try:
@@ -248,14 +249,14 @@ class Benchmark:
 
 
 class VisualizationBenchmark(Benchmark):
-    """A store of runs that is only read."""
+    """A store of runs, opened for reading only."""
 
     def __init__(self, db_file: str | os.PathLike[str]) -> None:
         super().__init__(db_file, mode="r")
 
 
 def _address(db_file: str, mode: Mode) -> str:
-    """Return the address of the store; a database of UMLAUT's own is never written to."""
+    """Return the address of the store; one of UMLAUT's own databases is never written to."""
     if "://" in db_file:
         return db_file
     path = Path(db_file).expanduser().absolute()
@@ -274,7 +275,7 @@ def _address(db_file: str, mode: Mode) -> str:
 
 
 def _warn(text: str) -> None:
-    import logging  # takes longer than all else here, and is rarely needed
+    import logging  # slow to import compared with the rest, and rarely needed
 
     logging.getLogger("dippm.umlaut").warning("%s", text)
 
@@ -295,8 +296,8 @@ def _is_of_umlaut(path: Path) -> bool:
 
 
 def _parents_folder(db_file: str) -> Path | None:
-    """Return the folder of the parent's run if this is a child of multiprocessing."""
-    # While a child runs the script's top, `parent_process` does not know yet that it is one.
+    """Return the folder of the parent's run in a child process of multiprocessing."""
+    # `parent_process` is not set yet while a child runs the script's top.
     words = " ".join(sys.orig_argv)
     process = sys.modules.get("multiprocessing.process")
     if (
@@ -321,20 +322,20 @@ STEPS = ("before", "after", "meanwhile")
 
 
 def is_of_umlaut(metric: Any) -> bool:
-    """Return whether a metric has UMLAUT's steps, which `dippm.umlaut.Metric` has not."""
+    """Return whether a metric has UMLAUT's methods, which `dippm.umlaut.Metric` has not."""
     return any(callable(getattr(metric, step, None)) for step in STEPS)
 
 
 class AdaptedMetric:
-    """A metric of UMLAUT's as one of `tracking.metrics`; what it logs is a value of the run.
+    """Adapts a metric of UMLAUT to `tracking.metrics`; what it logs is a value of the run.
 
     Args:
-        metric: of UMLAUT's shape; only `measure_type` and one of `STEPS` have to be there.
-        benchmark: whose `log` it calls.
-        method_name: of the function.
+        metric: object with UMLAUT's methods; only `measure_type` and one of `STEPS` are required.
+        benchmark: object whose `log` it calls.
+        method_name: name of the function.
 
     Attributes:
-        name: for reasons of absence.
+        name: name for reasons of absence.
     """
 
     def __init__(self, metric: Any, benchmark: Any, method_name: str) -> None:
@@ -342,7 +343,7 @@ class AdaptedMetric:
         self._metric, self._benchmark, self._method_name = metric, benchmark, method_name
 
     def start(self) -> _Adapted:
-        """Begin to measure a call, in a copy: a metric keeps what belongs to a call in itself."""
+        """Start measuring a call with a copy: UMLAUT's metrics keep the state of a call in self."""
         metric = copy.copy(self._metric)
         metric.benchmark, metric.method_name = self._benchmark, self._method_name
         if not hasattr(metric, "serialize"):

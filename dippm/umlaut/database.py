@@ -1,11 +1,11 @@
-"""Databases of UMLAUT, read as they are: never written to, and what is damaged is told.
+"""Read databases of UMLAUT without writing to them, reporting what is damaged.
 
     benchmark_metadata   uuid, meta_description, meta_name, meta_start_time
     measurement          id, uuid, measurement_datetime, measurement_description, measurement_type,
                          measurement_data (JSON, or a pickle in old ones), measurement_unit,
                          measured_method_name
 
-Columns of early versions have other names or are missing.
+Early versions have other column names, or lack some.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ OF_MEASUREMENT = {
     "method": ("measured_method_name",),
 }
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""The second, where the message of the first would quote a damaged name."""
+"""UnicodeDecodeError is raised where the driver's message would quote a damaged name."""
 LARGEST = 1 << 28
-"""Bytes of a cut file that is mended in memory."""
+"""Largest truncated file, in bytes, that is completed in memory."""
 LARGEST_CELL = 64 << 20
-"""Bytes of one value: a week of samples, ten a second, as indented JSON."""
+"""Largest value, in bytes: a week of samples, ten a second, as indented JSON."""
 LONGEST_GAP = 100_000
 LONGEST_TEXT = 10_000
 LONGEST_S = 1e9
 EARLIEST, LATEST = datetime(1970, 1, 2), datetime(2200, 1, 1)
-"""Times that nanoseconds since 1970 hold in 64 bits, in any time zone."""
+"""Times that fit into 64-bit nanoseconds since 1970, in any time zone."""
 NOT_TOLD = 20
-"""Rows with a reason each; of more only their number is told."""
+"""Most rows with a reason each; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class DatabaseRow:
     """A row of the table of measurements.
 
     Attributes:
-        id: of the row.
-        uuid: of the run.
-        at: when it was logged, in local time of the machine; None if it cannot be read.
-        description: the user's word.
+        id: id of the row.
+        uuid: uuid of the run.
+        at: time of logging, in local time of the machine; None if unreadable.
+        description: the user's description.
         type: kind of row.
-        data: decoded: a number, a list, an object.
-        unit: as it was written.
+        data: decoded data: a number, a list, an object.
+        unit: unit as written.
         method: function, "" in early versions.
     """
 
@@ -86,12 +86,12 @@ class DatabaseRow:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """What a database of UMLAUT holds.
+    """The contents of a database of UMLAUT.
 
     Attributes:
-        runs: by uuid: description, name and start as they were written.
-        measurements: in the order of their ids.
-        notes: what could not be read, for people.
+        runs: description, name and start as written, by uuid.
+        measurements: rows in the order of their ids.
+        notes: descriptions of unreadable parts.
     """
 
     runs: Mapping[str, Mapping[str, Any]]
@@ -103,7 +103,7 @@ def is_umlaut(path: Path) -> bool:
     """Return whether a file is a database with UMLAUT's tables.
 
     Raises:
-        OSError: if it cannot be read.
+        OSError: if the file cannot be read.
     """
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -116,14 +116,14 @@ def is_umlaut(path: Path) -> bool:
 
 
 def read_database(path: Path) -> Database:
-    """Read everything that can be read; a row that cannot be is a note with its reason.
+    """Read a database; an unreadable row becomes a note with its reason.
 
     Raises:
-        RunError: if it is no database of UMLAUT, or so damaged that it cannot be told.
+        RunError: if it is not a database of UMLAUT, or too damaged to recognise.
     """
     try:
         if not is_regular(path):
-            path.stat()  # raises if there is nothing
+            path.stat()  # raises if the file does not exist
             raise RunError(f"{path} is no file", HINT)
         with path.open("rb") as file:
             head = file.read(len(MAGIC))
@@ -166,17 +166,17 @@ def _measurements(rows: Iterable[Mapping[str, Any]], notes: list[str]) -> list[D
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    # Without a write-ahead log nothing is created beside the file, and no lock is taken.
+    # Without a write-ahead log no file is created beside it, and no lock is taken.
     beside = path.with_name(path.name + "-wal")
     how = "mode=ro" if beside.exists() else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True)
     missing = _missing_bytes(path)
-    if missing:  # SQLite reads nothing of a file that was cut; with empty pages for the lost ones
+    if missing:  # SQLite reads no truncated file: append empty pages for the lost ones
         connection.close()
         connection = sqlite3.connect(":memory:")
         connection.deserialize(path.read_bytes() + bytes(missing))
     connection.text_factory = lambda text: text.decode("utf-8", "replace")
-    # What SQLite advises for databases of strangers: their SQL calls nothing, sizes are checked.
+    # SQLite's advice for untrusted databases: their SQL calls no functions, and sizes are checked.
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_CELL)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
@@ -184,7 +184,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _missing_bytes(path: Path) -> int:
-    """Return how many bytes a file lacks of the size that its header states."""
+    """Return the number of bytes that a file lacks of the size in its header."""
     with path.open("rb") as file:
         head = file.read(32)
     page = int.from_bytes(head[16:18], "big")
@@ -195,13 +195,13 @@ def _missing_bytes(path: Path) -> int:
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
-    """Return the names of tables that hold their rows; a view could make any number of them."""
+    """Return the names of real tables; a view could generate any number of rows."""
     real = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
     return [name for (name,) in connection.execute(real)]
 
 
-class _Room:
-    """The bytes that rows may take: a damaged file can hold a page in a hundred places."""
+class _ByteBudget:
+    """A byte budget for rows: a damaged file can reference a page a hundred times."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         (page,), (pages,) = (
@@ -220,21 +220,21 @@ def _rows(
     wanted: Mapping[str, tuple[str, ...]],
     notes: list[str],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, around pages that are damaged."""
-    room = _Room(connection)
+    """Yield the rows of a table, skipping damaged pages."""
+    budget = _ByteBudget(connection)
     there = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
     chosen = {key: next((n for n in names if n in there), None) for key, names in wanted.items()}
     columns = ", ".join(f'"{name}"' if name else "NULL" for name in chosen.values())
     select = f"SELECT rowid, {columns} FROM {table}"
-    forward, whole = _until_damage(connection, f"{select} ORDER BY rowid", room)
+    forward, whole = _until_damage(connection, f"{select} ORDER BY rowid", budget)
     found = {row[0]: row[1:] for row in forward}
     if not whole:
-        backward, _ = _until_damage(connection, f"{select} ORDER BY rowid DESC", room)
+        backward, _ = _until_damage(connection, f"{select} ORDER BY rowid DESC", budget)
         found.update({row[0]: row[1:] for row in backward})
         first = max((row[0] for row in forward), default=0)
         last = min((row[0] for row in backward), default=first)
         for number in range(first + 1, min(last, first + LONGEST_GAP)):
-            one, _ = _until_damage(connection, f"{select} WHERE rowid = {number}", room)
+            one, _ = _until_damage(connection, f"{select} WHERE rowid = {number}", budget)
             found.update({row[0]: row[1:] for row in one})
         lost = [number for number in range(first + 1, last) if number not in found]
         where = f" (rows {lost[0]} to {lost[-1]})" if lost else ""
@@ -244,12 +244,12 @@ def _rows(
 
 
 def _until_damage(
-    connection: sqlite3.Connection, query: str, room: _Room
+    connection: sqlite3.Connection, query: str, budget: _ByteBudget
 ) -> tuple[list[Any], bool]:
     rows: list[Any] = []
     try:
         for row in connection.execute(query):
-            if not room.holds(row):
+            if not budget.holds(row):
                 return rows, False
             rows.append(row)
     except SQLITE_ERRORS:
@@ -278,10 +278,10 @@ def _measured(row: Mapping[str, Any], allowance: Allowance) -> DatabaseRow:
 
 
 def _text(written: Any) -> str:
-    """Return a word or sentence of a row.
+    """Return the text of a cell.
 
     Raises:
-        ValueError: if it is longer than people write.
+        ValueError: if it is unreasonably long.
     """
     text = str(written or "")
     if len(text) > LONGEST_TEXT:
@@ -290,7 +290,7 @@ def _text(written: Any) -> str:
 
 
 def moment(written: Any) -> datetime | None:
-    """Return a time as UMLAUT wrote it, None if it cannot be read or is no time of a computer."""
+    """Parse a time as UMLAUT wrote it; return None if it is unreadable or out of range."""
     try:
         at = written if isinstance(written, datetime) else datetime.fromisoformat(str(written))
     except ValueError:
@@ -299,23 +299,23 @@ def moment(written: Any) -> datetime | None:
 
 
 def _decoded(data: Any, allowance: Allowance) -> Any:
-    """Return JSON, JSON inside of JSON, or a pickle of plain values, as plain values.
+    """Decode JSON, JSON inside of JSON, or a pickle, to plain values.
 
     Raises:
-        ValueError: if it is damaged, a pickle of something else, or too large.
+        ValueError: if it is damaged, a pickle of other objects, or too large.
     """
     if isinstance(data, bytes):
         try:
             data = data.decode()
-        except UnicodeDecodeError:  # every pickle since protocol 2 begins so
+        except UnicodeDecodeError:  # a pickle of protocol 2 or later
             return plain_pickle(data, allowance)
-        if data.endswith("."):  # protocols 0 and 1 are text; no JSON ends so
+        if data.endswith("."):  # a pickle of protocol 0 or 1 is text; JSON never ends like this
             return plain_pickle(data.encode(), allowance)
     size = len(data) if isinstance(data, str) else 0
     for _ in range(2):
         if not isinstance(data, str):
             break
-        allowance.check(sum(map(data.count, ",[{")))  # before they are made
+        allowance.check(sum(map(data.count, ",[{")))  # before the values are created
         try:
             data = json.loads(data)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a run says of its metrics, so that rows can be made of it later."""
+"""Descriptions of a run's metrics, from which rows can be made later."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dippm.runs.store.record import Start, ValueKind
 from dippm.umlaut.metric import Metric, Sampled
 
 DESCRIPTIONS = "umlaut.descriptions"
-"""Tag of a run: JSON, by name of the function, what each of its metrics is."""
+"""Tag of a run: JSON with the description of each metric, by name of the function."""
 TYPES = "umlaut.types"
-"""Tag of a run: JSON, by name of a value that was logged, the type and the description of it."""
+"""Tag of a run: JSON with type and description of logged values, by name."""
 KINDS: dict[str, ValueKind] = {
     "confusion-matrix": "confusion_matrix",
     "hyperparameters": "hyperparameters",
@@ -22,17 +22,17 @@ KINDS: dict[str, ValueKind] = {
     "timed-tta": "timed_time_to_accuracy",
     "timed_tta": "timed_time_to_accuracy",
 }
-"""What trackers tell, by the types of UMLAUT's rows in all its versions."""
+"""Kinds of tracker values, by the types of rows in all versions of UMLAUT."""
 BEFORE = ".before"
-"""Behind the name of what was read when a call began; what was read at its end has the name."""
+"""Suffix of the value that was read at the start of a call; that at its end has none."""
 
 
 Logged = Mapping[str, tuple[str, str]]
 """Type and description of values by name."""
 
 
-def described(metrics: Iterable[Metric]) -> dict[str, Any]:
-    """Return what rows need to know of metrics, by the name of their value, JSON-ready."""
+def describe_metrics(metrics: Iterable[Metric]) -> dict[str, Any]:
+    """Return the JSON-ready description of metrics, by the name of their value."""
     found = {}
     for metric in metrics:
         about: dict[str, Any] = {
@@ -45,14 +45,14 @@ def described(metrics: Iterable[Metric]) -> dict[str, Any]:
             about["reducer"], about["factor"] = metric.reducer, metric.factor
             if metric.device is not None:
                 about["device"] = str(metric.device)
-        # Two GPUs have one metric: they are told apart by the description too.
+        # The metric of two GPUs has one name: the description distinguishes them.
         key = metric.name if metric.name not in found else f"{metric.name} {metric.description}"
         found[key] = {**about, "name": metric.name}
     return found
 
 
 class LoggedNames:
-    """Names of logged values: the description, and of a second type with it the type as well.
+    """Names of logged values: the description, and in case of a second type the type as well.
 
     Attributes:
         said: type and description by name, for the tag `TYPES`.
@@ -62,7 +62,7 @@ class LoggedNames:
         self.said: dict[str, list[str]] = {}
 
     def name(self, description: str, type_: str) -> str:
-        """Return the name of a value of this description and type, the same each time."""
+        """Return the name of a value with this description and type, always the same."""
         about, name = [type_, description], description
         while self.said.setdefault(name, about) != about:
             name = f"{name} ({type_})"
@@ -70,7 +70,7 @@ class LoggedNames:
 
 
 def logged_types(start: Start) -> Logged:
-    """Return type and description of what `Benchmark.log` kept, by name."""
+    """Return type and description of values logged by `Benchmark.log`, by name."""
     return {
         name: (said[0], said[1])
         for name, said in tag_of(start, TYPES).items()
@@ -79,9 +79,9 @@ def logged_types(start: Start) -> Logged:
 
 
 def descriptions_of(start: Start) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return what a run says of its metrics, by function and metric; what is damaged is left out.
+    """Return the descriptions of metrics by function and metric, without damaged ones.
 
-    Anybody may set a tag, and a run with an odd one is still a run.
+    Tags can be set by anyone, and a run with an odd one is still valid.
     """
     said = tag_of(start, DESCRIPTIONS)
     return {
@@ -96,7 +96,7 @@ def descriptions_of(start: Start) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def tag_of(start: Start, name: str) -> dict[str, Any]:
-    """Return the JSON object that a tag of a run holds, {} if it holds none."""
+    """Return the JSON object in a tag of a run, {} without one."""
     try:
         said = json.loads(start.tags.get(name, "{}"))
     except (ValueError, RecursionError):

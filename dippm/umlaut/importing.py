@@ -1,4 +1,4 @@
-"""A database of UMLAUT → folders of runs, with values and times as they were."""
+"""Import a database of UMLAUT as folders of runs, with its values and times."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames
 from dippm.umlaut.stored import DATABASE
 
 MOST_RUNS = 10_000
-"""Runs of a database, each of which becomes a folder."""
+"""Most runs of a database, each of which becomes a folder."""
 MOST = {"memory", "gpumemory"}
-"""Sampled kinds whose one value is the most; of the others it is the mean."""
+"""Sampled kinds whose value is the maximum; that of the others is the mean."""
 SOURCE = "umlaut"
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What became of a database.
+    """The result of an import.
 
     Attributes:
-        folders: of the runs that were written now.
-        already: folders of runs that were there before.
-        measurements: rows that were written now.
-        notes: what could not be read, for people.
+        folders: folders of the runs that were written now.
+        already: folders of runs that existed before.
+        measurements: number of rows that were written now.
+        notes: descriptions of unreadable parts.
     """
 
     folders: tuple[Path, ...]
@@ -45,15 +45,15 @@ class ImportResult:
 
 
 def import_database(path: Path, root: Path | None = None, *, store: str = "") -> ImportResult:
-    """Write every run of a database of UMLAUT to a folder of its own; the database stays as it is.
+    """Write every run of a database of UMLAUT to its own folder; the database is not changed.
 
     Args:
-        path: of the database.
-        root: where the folders go, by default the spool.
-        store: address of the store that they are for.
+        path: path of the database.
+        root: parent of the folders, by default the spool.
+        store: address of the store that they are meant for.
 
     Raises:
-        RunError: if it is no database of UMLAUT, or cannot be read at all.
+        RunError: if it is not a database of UMLAUT, or is unreadable.
         OSError: if a folder cannot be written.
     """
     database = read_database(path)
@@ -136,7 +136,7 @@ def _write(start: Start, rows: Sequence[DatabaseRow], root: Path | None, offset_
 
 
 def _is_value(row: DatabaseRow) -> bool:
-    """Return whether a row is what a tracker was told, and no metric of a call."""
+    """Return whether a row is a tracker's value, and not a metric of a call."""
     return row.type in KINDS or not (_is_number(row.data) or _is_sampled(row.data))
 
 
@@ -169,7 +169,7 @@ def _value(row: DatabaseRow, at_ns: int, logged: LoggedNames) -> Value:
 
 
 def _descriptions(rows: Iterable[DatabaseRow]) -> dict[str, Any]:
-    """Return what `rows_of` needs to know of the metrics of each function."""
+    """Return the descriptions of each function's metrics, as `rows_of` reads them."""
     found: dict[str, Any] = {}
     for row in rows:
         if _is_value(row):
@@ -192,7 +192,7 @@ def _call_name(row: DatabaseRow) -> str:
 
 
 def _calls(rows: Iterable[DatabaseRow]) -> Iterator[list[DatabaseRow]]:
-    """Yield the rows of each call: UMLAUT logged all metrics of one after another."""
+    """Yield the rows of each call: UMLAUT logged all metrics of a call together."""
     call: list[DatabaseRow] = []
     for row in rows:
         if _is_value(row):
@@ -209,7 +209,7 @@ def _calls(rows: Iterable[DatabaseRow]) -> Iterator[list[DatabaseRow]]:
 def _span(
     call: Sequence[DatabaseRow], about: Mapping[str, Any], offset_ns: int, fallback_ns: int
 ) -> tuple[Span, dict[str, list[tuple[int, float]]]]:
-    """Return the span of a call and its series; it began when its first metric says so."""
+    """Return the span of a call and its series; it starts at the start of its first metric."""
     end_ns = max(_at_ns(row, offset_ns, fallback_ns) for row in call)
     starts, values, series = [end_ns], {}, {}
     for row in call:
@@ -241,17 +241,17 @@ def _points(data: Mapping[str, Any], offset_ns: int) -> list[tuple[int, float]]:
 
 
 def _write_series(folder: Path, series: Mapping[str, list[tuple[int, float]]]) -> None:
-    """Write series as samplers would, a file each."""
+    """Write series in the sampler's format, one file each."""
     for number, (name, points) in enumerate(series.items()):
-        source = _Imported(name)
+        source = _ImportedSource(name)
         writer = Writer(folder / f"samples-umlaut-{number}.dippm", [source], {"pid": 0, "hz": 0})
         for at_ns, value in sorted(points):
             writer.add(0, Readings(at_ns, {source.quantities[0].name: value}))
         writer.close({"end": "imported"})
 
 
-class _Imported:
-    """Stands for what UMLAUT read."""
+class _ImportedSource:
+    """A source for the readings that UMLAUT recorded."""
 
     def __init__(self, series: str) -> None:
         self.name, _, quantity = series.partition(".")
@@ -270,6 +270,6 @@ def _at_ns(row: DatabaseRow, offset_ns: int, fallback_ns: int) -> int:
 
 
 def _wall_ns(at: datetime) -> int:
-    """Return nanoseconds since 1970 of a time, local if it names no zone, to the microsecond."""
+    """Return nanoseconds since 1970 of a time (local if it has no zone), to the microsecond."""
     whole = at.replace(microsecond=0)
     return int(whole.timestamp()) * 1_000_000_000 + at.microsecond * 1000

@@ -1,7 +1,7 @@
-"""`Metric`: what is measured of a call, one small class each.
+"""`Metric`: a quantity of a call, one small class each.
 
 To add one: a subclass with `measure_type`, `name` and `unit`, and `begin` and `end`; see
-`examples/umlaut_metric.py`. What it raises becomes the reason why it is absent.
+`examples/umlaut_metric.py`. An exception in it becomes the reason for its absence.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Metric:
     """One quantity of each call; a `CallMetric` of `dippm.runs.tracking.metrics`.
 
     Attributes:
-        measure_type: the kind of row, as UMLAUT names it: "time", "memory".
-        name: full name with unit, under which a span keeps the value.
-        unit: for people.
-        about: what it is and whose, in one line.
-        priority: of several, the highest begins first and ends last.
-        description: the user's word for it, by default the kind.
+        measure_type: kind of row in UMLAUT's notation: "time", "memory".
+        name: full name with unit, the key in a span.
+        unit: unit for display.
+        about: description in one line.
+        priority: the metric with the highest priority starts first and ends last.
+        description: the user's description, by default the kind.
     """
 
     measure_type: ClassVar[str] = "metric"
@@ -38,21 +38,21 @@ class Metric:
         self.description = description or self.measure_type
 
     def begin(self) -> Any:
-        """Return what `end` needs to know of the beginning of a call."""
+        """Return the state at the start of a call, for `end`."""
         return None
 
     def end(self, begun: Any, seconds: float) -> float | Absent:
-        """Return the value of a call, or why it has none.
+        """Return the value of a call, or the reason why it has none.
 
         Args:
-            begun: what `begin` returned for this call; calls may be nested and concurrent, so
-                nothing of a call belongs into the object.
-            seconds: how long the call took.
+            begun: result of `begin` for this call; calls may be nested and concurrent, so their
+                state must not be stored in the object.
+            seconds: duration of the call.
         """
         raise NotImplementedError
 
     def start(self) -> Measuring:
-        """Begin to measure a call."""
+        """Start measuring a call."""
         return _Measuring(self, self.begin())
 
 
@@ -69,7 +69,7 @@ class _Measuring:
 
 
 class PerEntry(Metric):
-    """A metric that has to be told how many entries a call handled."""
+    """A metric per entry that a call handled."""
 
     def __init__(self, description: str = "") -> None:
         super().__init__(description)
@@ -77,7 +77,7 @@ class PerEntry(Metric):
         self._innermost: ContextVar[_Counting | None] = ContextVar("innermost", default=None)
 
     def track(self, num_entries: float) -> None:
-        """Say how many entries the call that runs handles, or outside of one every later call."""
+        """Set the number of entries of the current call, or of all later ones outside of a call."""
         counting = self._innermost.get()
         if counting is None:
             self._entries = float(num_entries)
@@ -85,7 +85,7 @@ class PerEntry(Metric):
             counting.entries = float(num_entries)
 
     def start(self) -> Measuring:
-        """Begin to measure a call."""
+        """Start measuring a call."""
         return _Counting(self)
 
 
@@ -114,16 +114,16 @@ class _Counting:
 
 
 class Sampled(Metric):
-    """A quantity that a sampler beside the process reads at intervals.
+    """A quantity that a sampler process reads at intervals.
 
     Attributes:
-        source: of `dippm.measure.sources`.
-        quantity: of the source.
-        reducer: how a call's readings become one value: "max" or "mean"; of a counter "rate" (per
-            second, times `factor`) or "delta".
-        factor: of a rate.
-        interval: between readings, in s.
-        device: GPU that is read, as NVML counts or by UUID; None for none.
+        source: name of the source in `dippm.measure.sources`.
+        quantity: quantity of the source.
+        reducer: reduction of a call's readings to one value: "max" or "mean"; for a counter "rate"
+            (per second, times `factor`) or "delta".
+        factor: factor of a rate.
+        interval: time between readings, in s.
+        device: GPU by NVML index or UUID; None for none.
     """
 
     source: ClassVar[str]
@@ -142,7 +142,7 @@ class Sampled(Metric):
         self.device = id
 
 
-# Metrics of a call's own clock: time, latency, throughput, time on a GPU.
+# Metrics of the calling process: time, latency, throughput, time on a GPU.
 
 
 class TimeMetric(Metric):
@@ -182,13 +182,13 @@ class ThroughputMetric(PerEntry):
 
 
 class GPUTimeMetric(Metric):
-    """Time between two CUDA events; a call ends when its work on the GPU has."""
+    """Time between two CUDA events; a call ends when its work on the GPU does."""
 
     measure_type, name, unit = "gputime", "gpu_time_s", "s"
     about = "span between CUDA events on the current stream of torch"
 
     def begin(self) -> Any:
-        """Record an event; the reason if there is no GPU."""
+        """Record an event; return the reason if there is no GPU."""
         torch = sys.modules.get("torch")
         if torch is None:
             return Absent("this process has not imported torch")
@@ -199,7 +199,7 @@ class GPUTimeMetric(Metric):
         return events
 
     def end(self, begun: Any, seconds: float) -> float | Absent:
-        """Wait for the second event and return s."""
+        """Wait for the second event and return the time in s."""
         if isinstance(begun, Absent):
             return begun
         begun[1].record()
@@ -207,11 +207,11 @@ class GPUTimeMetric(Metric):
         return float(begun[0].elapsed_time(begun[1])) / 1000
 
 
-# Metrics that are sampled: views on `dippm.measure.sources`, each a column, unit and scope.
+# Sampled metrics: quantities of `dippm.measure.sources`.
 
 
 class MemoryMetric(Sampled):
-    """Resident memory of the process and everything that it started."""
+    """Resident memory of the process and its descendants."""
 
     measure_type, name, unit = "memory", "tree.rss_mb", "MiB"
     source, quantity, reducer = "tree", "rss_mb", "max"
@@ -219,7 +219,7 @@ class MemoryMetric(Sampled):
 
 
 class CPUMetric(Sampled):
-    """CPU use of the process and everything that it started."""
+    """CPU use of the process and its descendants."""
 
     measure_type, name, unit = "cpu", "tree.cpu_percent", "%"
     source, quantity, reducer, factor = "tree", "cpu_s", "rate", 100.0
@@ -243,14 +243,14 @@ class PowerMetric(Sampled):
 
 
 class _OnGpu(Sampled):
-    """Of one GPU, or MIG slice."""
+    """A metric of one GPU, or MIG slice."""
 
     def __init__(self, description: str = "", interval: float = 1.0, id: int | str = 0) -> None:
         super().__init__(description, interval, id)
 
 
 class GPUMetric(_OnGpu):
-    """Time in which the GPU ran any kernel."""
+    """Share of time in which the GPU ran a kernel."""
 
     measure_type, name, unit = "gpu", "nvml.utilization_percent", "%"
     source, quantity, reducer = "nvml", "utilization_percent", "mean"
@@ -266,7 +266,7 @@ class GPUMemoryMetric(_OnGpu):
 
 
 class GPUPowerMetric(_OnGpu):
-    """Power that a GPU draws."""
+    """Power of a GPU."""
 
     measure_type, name, unit = "gpupower", "nvml.power_w", "W"
     source, quantity, reducer = "nvml", "power_w", "mean"
@@ -274,7 +274,7 @@ class GPUPowerMetric(_OnGpu):
 
 
 class GPUEnergyMetric(_OnGpu):
-    """Energy that a GPU takes; UMLAUT has none."""
+    """Energy of a GPU; not available in UMLAUT."""
 
     measure_type, name, unit = "gpuenergy", "nvml.energy_j", "J"
     source, quantity, reducer = "nvml", "energy_j", "delta"

@@ -1,12 +1,13 @@
-"""Values that early versions of UMLAUT pickled, read without unpickling.
+"""Read values that early versions of UMLAUT pickled, without unpickling.
 
-UMLAUT called `pickle.dumps` on what its metrics and trackers held: numbers, texts, lists and
+UMLAUT called `pickle.dumps` on the data of its metrics and trackers: numbers, texts, lists and
 dictionaries of them, times (`datetime`), and NumPy's scalars and arrays. The opcodes of a pickle
-are interpreted here one by one; the names in `_MAKERS` stand for functions of this file, so nothing
-of the pickle is imported or called, and no bytes of it reach native code of NumPy.
+are interpreted here one by one; the names in `_MAKERS` stand for functions of this file, so nothing in
+the pickle is imported or called, and none of its bytes reach native code of NumPy.
 
-Work and memory are in proportion to the length of the pickle: an opcode is done once, arrays hold
-as many bytes as the pickle does, and the unfolded value is counted, see `Allowance`.
+Work and memory are proportional to the length of the pickle: an opcode is executed once, arrays
+    hold
+as many bytes as the pickle does, and the expanded value is counted, see `Allowance`.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from dippm.umlaut.plain_data import Allowance
 
 _FORMATS = {"b1": "?", "f2": "e", "f4": "f", "f8": "d"}
 _FORMATS |= {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
-"""What `struct` calls the types of NumPy that can be values of a measurement."""
+"""Format characters of `struct` for NumPy's types of measured values."""
 _ORDERS = {"<": "<", ">": ">", "|": "<", "=": "<"}
 _DTYPE_STATE = 8
 """Length of the state of a plain dtype: version, order, three `None`, size, alignment, flags."""
 MOST_DIMENSIONS = 32
 WORK_PER_BYTE, LEAST_WORK = 8, 1000
-"""Bytes and items that calls may read, for each byte of the pickle and at least: each stands there
-once and is read at most three times."""
+"""Bytes and items that calls may read, per byte of the pickle and at least: each is stored once and
+read at most three times."""
 _MARK = object()
 
 
 def plain_pickle(data: bytes, allowance: Allowance | None = None) -> Any:
-    """Return what was pickled, as JSON could hold it; numbers that are not finite become None.
+    """Return a pickled value as plain JSON data; numbers that are not finite become None.
 
     Args:
-        data: a pickle of any protocol.
-        allowance: what the value may unfold to; by default that of the pickle's length.
+        data: pickle of any protocol.
+        allowance: limit for the expanded value; by default that for the pickle's length.
 
     Raises:
-        ValueError: if it is no pickle, one of other than plain values, or unfolds to too much.
+        ValueError: if it is not a pickle of plain values, or exceeds the limit.
     """
     try:
         value = _Interpreter().run(data)
@@ -77,14 +78,14 @@ class _Interpreter:
         raise ValueError("it has no end")
 
     def above_mark(self) -> list[Any]:
-        """Take what was pushed since the last mark."""
+        """Pop what was pushed since the last mark."""
         items: list[Any] = []
         while (item := self.stack.pop()) is not _MARK:
             items.append(item)
         return items[::-1]
 
     def last(self, count: int) -> list[Any]:
-        """Take the last values."""
+        """Pop the last values."""
         items = self.stack[-count:]
         if len(items) < count or any(item is _MARK for item in items):
             raise ValueError("it takes what it never gave")
@@ -128,7 +129,7 @@ class _Interpreter:
         self.stack.append(held)
 
     def spend(self, parts: tuple[Any, ...]) -> None:
-        """Count what a call reads: the same bytes may be read again and again."""
+        """Count the input of a call: the same bytes may be read again and again."""
         sized = (str, bytes, bytearray, list, tuple)
         self.work -= 1 + sum(len(part) for part in parts if isinstance(part, sized))
         if self.work < 0:
@@ -136,7 +137,7 @@ class _Interpreter:
 
 
 class _DType:
-    """The type of an array's elements: a kind and a size, such as "f8", and the order of bytes."""
+    """The type of an array's elements: kind and size, such as "f8", and byte order."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         kind, size = (code[:1], code[1:]) if type(code) is str else ("", "")
@@ -150,7 +151,7 @@ class _DType:
             raise ValueError("it has an array of elements without a size")
 
     def build(self, *state: Any) -> None:
-        """Take the order of bytes of a dtype's state; one of fields or subarrays is refused."""
+        """Read the byte order from a dtype's state; fields and subarrays are refused."""
         if len(state) != _DTYPE_STATE or any(part is not None for part in state[2:5]):
             raise ValueError("it has an array of records")
         if state[5] not in (-1, self.size):
@@ -226,13 +227,13 @@ def _scalar(dtype: Any, data: Any) -> Any:
 
 
 def _time(*parts: Any) -> str:
-    """Return a time from its ten bytes: year, month, day, hour, minute, second, microsecond."""
-    (packed,) = parts  # a time zone, which UMLAUT never gave, would be a second one
+    """Parse a time of ten bytes: year, month, day, hour, minute, second, microsecond."""
+    (packed,) = parts  # UMLAUT never used a second argument, the time zone
     if not isinstance(packed, bytes) or len(packed) != 10:
         raise ValueError("a time of it has not ten bytes")
     year, month, day, hour, minute, second = struct.unpack(">H5B", packed[:7])
     micros = int.from_bytes(packed[7:], "big")
-    month &= 0x7F  # the high bit says which of two hours it is that a clock shows twice
+    month &= 0x7F  # the high bit (fold) distinguishes repeated hours when clocks are set back
     moment = datetime(year, month, day, hour, minute, second, micros)
     return moment.isoformat()
 
@@ -256,7 +257,7 @@ def _ordered(*given: Any) -> dict[str, Any]:
 
 
 def _entries(items: Sequence[Any]) -> dict[str, Any]:
-    """Return items of a dictionary by their keys as text: hashes of numbers can be chosen."""
+    """Return items by their keys as text: hashes of numbers could be chosen to collide."""
     keys = items[::2]
     if not all(key is None or isinstance(key, str | int | float) for key in keys):
         raise ValueError("a key of it is neither text nor a number")
@@ -274,7 +275,7 @@ _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("_codecs", "encode"): _encode,
     ("builtins", "bytes"): _no_bytes,
 }
-"""What stands for each name that a pickle of UMLAUT has; NumPy 1 spells `numpy.core`."""
+"""Replacement of each name in UMLAUT's pickles; NumPy 1 has `numpy.core`."""
 
 _LITERALS = frozenset(
     "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE SHORT_BINUNICODE "
@@ -317,4 +318,4 @@ _STEPS: dict[str, Callable[[_Interpreter, Any], None]] = {
     "REDUCE": lambda machine, _: machine.reduce(),
     "BUILD": lambda machine, _: machine.build(),
 }
-"""Opcodes of what is not a literal; one that is in none of the tables is refused."""
+"""Opcodes that are not literals; an opcode that is in no table is refused."""

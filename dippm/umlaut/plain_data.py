@@ -1,4 +1,4 @@
-"""Numbers, arrays and tensors as what JSON can hold, and a limit of what was read from a file."""
+"""Conversion of numbers, arrays and tensors to JSON data, and a limit on data from files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 MOST_VALUES = 20_000_000
-"""Values that a file may unfold to: ten metrics, ten times a second, for two days."""
+"""Most values in a file: ten metrics, ten times a second, for two days."""
 VALUES_PER_BYTE, LEAST_VALUES = 4, 1000
-"""A number or a reference takes a byte or more; only what is shared unfolds to more."""
+"""A number or reference takes a byte or more; only shared data expands to more values."""
 CHARACTERS_PER_VALUE = 32
 DEEPEST = 64
 
 
 def plain(data: Any) -> Any:
-    """Return numbers, arrays, tensors, frames and sequences as what JSON can hold.
+    """Return numbers, arrays, tensors, frames and sequences as JSON data.
 
-    Numbers that are no finite ones become None: JSON has none of them.
+    Numbers that are not finite become None, since JSON has none.
     """
     if data is None or isinstance(data, bool | int | str):
         return data
@@ -37,25 +37,25 @@ def plain(data: Any) -> Any:
 
 
 class Allowance:
-    """How many values may still be taken from a file; shared ones count each time they appear.
+    """The number of values that may still be read from a file, counting shared ones repeatedly.
 
     Attributes:
-        left: values.
+        left: number of values.
     """
 
     def __init__(self, values: int = MOST_VALUES) -> None:
         self.left = values
 
     def plain(self, data: Any, size: int) -> Any:
-        """Return data of `json` or of `pickled` unfolded, numbers that are not finite as None.
+        """Return data of `json` or `pickled` expanded, with None for numbers that are not finite.
 
         Args:
-            data: lists, tuples, dictionaries, texts and numbers, or what `pickled` made.
-            size: bytes that it was written in.
+            data: lists, tuples, dictionaries, texts and numbers, or objects created by `pickled`.
+            size: size of its encoding in bytes.
 
         Raises:
-            ValueError: if it unfolds to more than is left, or than its size explains, if it is
-                deeper than `DEEPEST`, or if something in it is no plain value.
+            ValueError: if it expands to more values than are left, or than its size explains; if it
+                is deeper than `DEEPEST`; or if something in it is not a plain value.
         """
         most = min(self.left, VALUES_PER_BYTE * size + LEAST_VALUES)
         counted = Allowance(most)
@@ -65,16 +65,16 @@ class Allowance:
             self.left -= most - max(counted.left, 0)
 
     def check(self, values: int) -> None:
-        """Refuse what would be more values than are left.
+        """Refuse more values than are left.
 
         Raises:
-            ValueError: if it would.
+            ValueError: if there are more.
         """
         if values > self.left:
             raise ValueError("the file has more values than can be read")
 
     def spend(self, values: int) -> None:
-        """Take values off.
+        """Subtract values.
 
         Raises:
             ValueError: if fewer are left.

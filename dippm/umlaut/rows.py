@@ -1,4 +1,4 @@
-"""`Row`: one metric of one call, or one tracked value, as UMLAUT's tables had them."""
+"""`CallRow`: one metric of one call, or one logged value, as in UMLAUT's tables."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from dippm.runs.store.record import Span, Start, Value
 from dippm.umlaut.descriptions import BEFORE, Logged, descriptions_of, logged_types
 
 HELD_NS = 2_000_000_000
-"""A reading of a gauge stands for a call after it for so long at most."""
+"""Longest time for which a reading of a gauge applies to a later call."""
 NO_SAMPLE = "no reading fell into the call: give a shorter interval"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One metric of one call, or one tracked value.
+class CallRow:
+    """One metric of one call, or one logged value.
 
     Attributes:
-        uuid: of the run.
-        measure_type: as UMLAUT names it; "call" for a call without metrics.
-        description: the user's word for it.
+        uuid: uuid of the run.
+        measure_type: kind in UMLAUT's notation; "call" for a call without metrics.
+        description: the user's description.
         method_name: function or block.
-        unit: of the value.
+        unit: unit of the value.
         value: one number for the whole call; None if absent.
-        absent: reason why there is no value, "" if there is one.
-        series: (seconds since the call began, value) of what was sampled.
-        data: what a tracker was told.
+        absent: reason for a missing value, "" without one.
+        series: (seconds since the start of the call, value) of a sampled metric.
+        data: data of a tracker.
         status: "ok", "failed", or "open" if the call never ended.
         error: type of the exception that ended the call.
-        start_s: when the call began, since the run did.
-        seconds: how long it took; None if it never ended.
+        start_s: start of the call, since that of the run.
+        seconds: duration of the call; None if it never ended.
     """
 
     uuid: str
@@ -60,8 +60,8 @@ class SampledSeries:
     """One sampled series of a run.
 
     Attributes:
-        time_ns: ascending.
-        values: as many.
+        time_ns: ascending times.
+        values: one value per time.
         reason: why there is nothing, if there is.
     """
 
@@ -71,14 +71,14 @@ class SampledSeries:
 
 
 Sampling = Mapping[tuple[str, str], SampledSeries]
-"""Series by full name and GPU; "" where there is one place only."""
+"""Series by full name and GPU; "" if there is only one."""
 
 
-def rows_of_folder(folder: Path) -> list[Row]:
-    """Return the rows of a run's folder, also while it goes on.
+def rows_of_folder(folder: Path) -> list[CallRow]:
+    """Return the rows of a run's folder, even while the run is in progress.
 
     Raises:
-        RunError: if there is no run.
+        RunError: if it holds no run.
     """
     recorded = read_folder(folder)
     sampled = _sampled(recorded.samples)
@@ -87,11 +87,11 @@ def rows_of_folder(folder: Path) -> list[Row]:
 
 def rows_of(
     start: Start, spans: Iterable[Span], values: Iterable[Value], sampled: Sampling
-) -> list[Row]:
-    """Return the rows of a run, in the order in which calls began and values were told."""
+) -> list[CallRow]:
+    """Return the rows of a run, in the order of calls and logged values."""
     about, types = descriptions_of(start), logged_types(start)
     names: dict[int, str] = {}
-    found: list[tuple[int, Row]] = []
+    found: list[tuple[int, CallRow]] = []
     for span in spans:
         names[span.id] = span.name
         metrics = about.get(span.name) or {"": {"type": "call", "unit": "s", "description": ""}}
@@ -104,19 +104,19 @@ def rows_of(
 
 
 class MeasuredCalls:
-    """What a run measured of its calls, by the names of `described`.
+    """The metrics of a run's calls, by the names of `describe_metrics`.
 
-    A metric of a function that no supervisor described is a value of its spans as it stands.
+    A metric of a function without a description is the value in its spans.
 
     Attributes:
-        described: by name of the function, what is known of each of its metrics.
+        described: descriptions of metrics, by name of the function.
     """
 
     def __init__(self, start: Start) -> None:
         self.described = descriptions_of(start)
 
     def metrics(self, span: Span) -> list[str]:
-        """Return the names of what was measured of a call, readings at its ends left out."""
+        """Return the names of a call's metrics, without the readings at its ends."""
         known = self.described.get(span.name, {})
         ends = {name.removesuffix(BEFORE) for name in span.values if name.endswith(BEFORE)}
         parts = {name for end in ends for name in (end, end + BEFORE)}
@@ -124,11 +124,11 @@ class MeasuredCalls:
         return [*known, *(name for name in (*span.values, *span.absent) if name not in parts)]
 
     def series(self, function: str, metric: str) -> str:
-        """Return the full name of the series that a metric is made of, "" for none."""
+        """Return the full name of the series behind a metric, "" for none."""
         return str(self.described.get(function, {}).get(metric, {}).get("series", ""))
 
     def value(self, span: Span, metric: str, sampled: Sampling) -> float | Absent | None:
-        """Return a metric of a call; None if it was not asked for."""
+        """Return a metric of a call; None if it was not measured."""
         about = self.described.get(span.name, {}).get(metric)
         if about is not None:
             return _value(span, about, sampled)[0]
@@ -137,9 +137,9 @@ class MeasuredCalls:
         return Absent(span.absent[metric]) if metric in span.absent else None
 
 
-def _of_call(start: Start, span: Span, about: Mapping[str, Any], sampled: Sampling) -> Row:
+def _of_call(start: Start, span: Span, about: Mapping[str, Any], sampled: Sampling) -> CallRow:
     answer, series = _value(span, about, sampled)
-    return Row(
+    return CallRow(
         start.uuid,
         about["type"],
         about["description"],
@@ -176,11 +176,11 @@ def _value(
     return Absent(span.absent.get(name, "it was not measured")), ()
 
 
-def _of_value(start: Start, value: Value, method_name: str, types: Logged) -> Row:
+def _of_value(start: Start, value: Value, method_name: str, types: Logged) -> CallRow:
     as_logged = types.get(value.name) if value.kind == "metric" else None
     measure_type, description = as_logged or (value.kind, value.name)
     number = value.data if isinstance(value.data, int | float) else None
-    return Row(
+    return CallRow(
         start.uuid,
         measure_type,
         description,
@@ -253,7 +253,7 @@ def _rate(
 def _with_ends(
     points: list[tuple[int, float]], known: SampledSeries, start_ns: int, end_ns: int
 ) -> list[tuple[int, float]]:
-    """Add what a counter was at either end of a call, between the readings around it."""
+    """Add interpolated values of a counter at both ends of a call."""
     ends = [_between(known, at) for at in (start_ns, end_ns)]
     if ends[0] is None or ends[1] is None:
         return points
@@ -274,7 +274,7 @@ def _between(known: SampledSeries, at_ns: int) -> float | None:
 
 
 def _held(known: SampledSeries, place: int, end_ns: int) -> list[tuple[int, float]]:
-    """Return the last reading of a gauge before a call that none fell into."""
+    """Return the last reading of a gauge before a call without readings."""
     if not place or end_ns - known.time_ns[place - 1] > HELD_NS:
         return []
     return [(end_ns, known.values[place - 1])]
@@ -285,7 +285,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _sampled(files: Iterable[Path]) -> dict[tuple[str, str], SampledSeries]:
-    """Return what samplers of a run wrote; files that cannot be read hold nothing."""
+    """Return the readings in sampler files, ignoring unreadable files."""
     from dippm.measure.sampler_file import read
 
     found: dict[tuple[str, str], SampledSeries] = {}

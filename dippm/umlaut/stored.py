@@ -1,4 +1,4 @@
-"""Runs in a store: how folders get there, and their rows."""
+"""Attach folders of runs to a store, and read rows from it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dippm.errors import RunError
 if TYPE_CHECKING:
     from dippm.measure.readings import Absent
     from dippm.runs.store.stored_run import StoredRun
-    from dippm.umlaut.rows import Row, SampledSeries
+    from dippm.umlaut.rows import CallRow, SampledSeries
 
 MOST_RUNS = 1000
 DATABASE = "umlaut.database"
-"""Tag of a run that an import made: the name of the database."""
+"""Tag of an imported run: the name of the database."""
 
 
 def attach_now(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
-    """Bring folders into a store; return how many are there, and why the others wait."""
+    """Attach folders to a store; return their number, and why others are still waiting."""
     from dippm.runs.store.attach import attach
 
     count = 0
@@ -33,10 +33,10 @@ def attach_now(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
 
 
 def attach_again(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
-    """Bring runs that were imported before into a store that lacks them; return as `attach_now`.
+    """Attach imported runs to a store that lacks them; return the same as `attach_now`.
 
-    A run that waits for another store goes there first. One of this uuid that no import made is
-    left as it is.
+    A run that waits for another store goes there first. A run with the same uuid that was not
+    imported is left alone.
     """
     from dippm.runs.store.attach import attached_to
     from dippm.runs.store.folder import read_folder
@@ -60,12 +60,12 @@ def attach_again(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
     return count, ""
 
 
-def stored_rows(store: str, uuid: str = "") -> list[Row]:
-    """Return the rows of runs in a store, those first that wait in the spool.
+def stored_rows(store: str, uuid: str = "") -> list[CallRow]:
+    """Attach the runs that wait in the spool, and return the rows of runs in a store.
 
     Args:
-        store: address.
-        uuid: of one run, or how it begins; "" for all.
+        store: address of the store.
+        uuid: uuid of one run or its prefix; "" for all.
 
     Raises:
         StoreError: if the store cannot be read.
@@ -85,15 +85,15 @@ def stored_rows(store: str, uuid: str = "") -> list[Row]:
     ]
 
 
-def measured_of_calls(
+def call_values(
     run: StoredRun, functions: Iterable[str], metric: str
 ) -> dict[str, list[float | Absent]]:
-    """Return a metric of each call of some functions: of a sampled one the value of a whole call.
+    """Return a metric of each call of some functions; a sampled one as its value per call.
 
     Args:
-        run: in a store.
+        run: run in a store.
         functions: names of the spans.
-        metric: as `MeasuredCalls.metrics` names it; calls without it are left out.
+        metric: name as in `MeasuredCalls.metrics`; calls without it are left out.
     """
     from dippm.umlaut.rows import MeasuredCalls
 
@@ -110,13 +110,13 @@ def measured_of_calls(
 
 
 def _sampled(run: StoredRun, series: str = "") -> dict[tuple[str, str], SampledSeries]:
-    """Return the readings of all series of a run, or of one on all its devices."""
+    """Return the readings of all series of a run, or of one series on all devices."""
     from dippm.umlaut.rows import SampledSeries
 
     found = {}
     for column in run.columns:
         source, _, quantity = column.series.partition(".")
-        source, _, device = source.partition(":")  # which it has where there are several
+        source, _, device = source.partition(":")  # present if there are several devices
         if series not in ("", f"{source}.{quantity}"):
             continue
         pairs = zip(column.time_ns.tolist(), column.values.tolist(), strict=True)

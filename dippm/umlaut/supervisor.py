@@ -1,4 +1,4 @@
-"""`BenchmarkSupervisor`: a decorator, or a block, that makes every call a row."""
+"""`BenchmarkSupervisor`: a decorator or context manager that records calls as rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class BenchmarkSupervisor:
-    """Measures every call of what it decorates, or a block of a `with` statement.
+    """Measures every call of a decorated function, or a block of a `with` statement.
 
-    Functions, methods, generators, and async functions and generators keep what they are.
+    Functions, methods, generators, and async functions and generators keep their kind.
 
     Args:
-        metrics: to measure; with none, calls are still told apart and failures kept.
-        benchmark: the run.
-        name: of the rows, by default the function's.
+        metrics: metrics to measure; without any, calls and failures are still recorded.
+        benchmark: run to record in.
+        name: name of the rows, by default the function's.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class BenchmarkSupervisor:
         self._entered: ContextVar[tuple[SpanBlock, ...]] = ContextVar("entered", default=())
 
     def __call__(self, function: F) -> F:
-        """Return the function, supervised."""
+        """Return the supervised function."""
         held = getattr(function, "__func__", function)  # of a static or class method
         name = self.name or str(getattr(held, "__name__", type(held).__name__))
         metrics = self.benchmark.bound(name, self.metrics)

@@ -1,4 +1,4 @@
-"""Trackers: what the workload knows of itself and tells."""
+"""Trackers: results that the workload itself logs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class _Tracker:
 
 
 class ConfusionMatrixTracker(_Tracker):
-    """Keeps confusion matrices."""
+    """Logs confusion matrices."""
 
     def track(self, matrix: Any, labels: Any, description: str = "confusion matrix") -> None:
-        """Keep a matrix; rows are what was predicted, columns what is true, as in UMLAUT.
+        """Log a matrix; rows are predicted, columns true classes, as in UMLAUT.
 
         Args:
-            matrix: square, of numbers.
-            labels: of the classes.
-            description: its name.
+            matrix: square matrix of numbers.
+            labels: labels of the classes.
+            description: name of the matrix.
         """
         data = {"matrix": plain(matrix), "labels": plain(labels)}
         self.benchmark.run.tell(description, "confusion_matrix", data)
 
 
 class HyperparameterTracker(_Tracker):
-    """Keeps sets of hyperparameters with what they led to; a context manager, or `close`."""
+    """Logs sets of hyperparameters with their result; a context manager, or `close` it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class HyperparameterTracker(_Tracker):
         self.close()
 
     def track(self, measurement: Mapping[str, Any]) -> None:
-        """Keep a set.
+        """Add a set.
 
         Raises:
             ValueError: if the target or a hyperparameter is missing.
@@ -69,7 +69,7 @@ class HyperparameterTracker(_Tracker):
         self.rows.append({name: plain(measurement[name]) for name in wanted})
 
     def close(self) -> None:
-        """Store the sets; nothing happens the second time."""
+        """Log the sets; a second call does nothing."""
         rows, self.rows = self.rows, []
         if not rows:
             return
@@ -84,28 +84,28 @@ class HyperparameterTracker(_Tracker):
 
 
 class LossTracker(_Tracker):
-    """Keeps losses, one per epoch."""
+    """Logs losses, one per epoch."""
 
     def track(self, loss_values: Any, description: str = "loss") -> None:
-        """Keep a list of losses."""
+        """Log a list of losses."""
         self.benchmark.run.tell(description, "loss", _listed(loss_values), unit="loss")
 
 
 class TTATracker(_Tracker):
-    """Keeps accuracies, one per epoch."""
+    """Logs accuracies, one per epoch."""
 
     def track(self, accuracies: Any, description: str = "time to accuracy") -> None:
-        """Keep a list of accuracies."""
+        """Log a list of accuracies."""
         self.benchmark.run.tell(
             description, "time_to_accuracy", _listed(accuracies), unit="accuracy"
         )
 
 
 class TimedTTATracker(_Tracker):
-    """Keeps the time from its making to each accuracy, and to the one that is wanted.
+    """Logs the time from its creation to each accuracy, and to the target accuracy.
 
     Attributes:
-        seconds: to the target; None before it was reached.
+        seconds: time to the target; None before it was reached.
     """
 
     def __init__(
@@ -119,14 +119,14 @@ class TimedTTATracker(_Tracker):
         self._step = 0
 
     def track(self, accuracy: Any, description: str = "") -> None:
-        """Keep an accuracy with the time that has passed.
+        """Log an accuracy with the elapsed time.
 
         Args:
-            accuracy: one number, or what holds one.
-            description: its name, by default that of the tracker.
+            accuracy: a number, or an object that holds one.
+            description: name of the accuracy, by default that of the tracker.
 
         Raises:
-            ValueError: if it is not one number.
+            ValueError: if it is not a single number.
         """
         reached, number = (time.monotonic_ns() - self._began_ns) / 1e9, plain(accuracy)
         while isinstance(number, list) and len(number) == 1:

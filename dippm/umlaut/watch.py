@@ -1,7 +1,7 @@
-"""`Watch`: what is read beside the calls of a run: samplers, and counters at either end of a call.
+"""`Watch`: samplers beside the calls of a run, and counters read at both ends of a call.
 
-A sampler process reads at intervals, so that nothing in the workload holds it up. A call may be
-shorter than an interval: counters that cost microseconds to read are read when it begins and ends.
+A sampler process reads at intervals without delaying the workload. A call may be shorter than an
+interval, so counters that take microseconds to read are also read when it begins and ends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ AT_BOTH_ENDS = ("tree", "rapl")
 
 
 class Watch:
-    """Samplers and counters of one run.
+    """The samplers and counters of one run.
 
     Args:
-        folder: of the run.
-        samples: whether samplers are started here; a child leaves that to its parent.
+        folder: folder of the run.
+        samples: whether this process starts samplers; a child leaves that to its parent.
     """
 
     def __init__(self, folder: Path, *, samples: bool = True) -> None:
@@ -40,7 +40,7 @@ class Watch:
         self._pid = os.getpid()
 
     def need(self, metrics: Iterable[Sampled]) -> None:
-        """Begin to sample what these metrics view, unless it is sampled often enough.
+        """Start sampling the quantities of these metrics, unless they are sampled often enough.
 
         Raises:
             OSError: if no sampler can be started.
@@ -52,7 +52,8 @@ class Watch:
                 wanted[key] = max(1 / metric.interval, wanted.get(key, 0.0))
             if wanted == self._rates or not self._samples:
                 return
-            # One sampler for each GPU, and none beside them: each is in the tree of the others.
+            # One sampler per GPU and no separate one for the tree: each would be in the others'
+            # tree.
             self._stop_samplers()
             self._rates = wanted
             devices = sorted({device for _, device in wanted if device}) or [""]
@@ -61,12 +62,12 @@ class Watch:
                 self._start(device, {n: hz for (n, of), hz in wanted.items() if of in mine})
 
     def read(self, names: Iterable[str]) -> dict[str, Readings]:
-        """Return what these sources say now."""
+        """Return the current readings of these sources."""
         with self._lock:
             return {name: self._source(name).read() for name in names}
 
     def stop(self) -> None:
-        """Let the samplers write their end; those of another process are its own."""
+        """Stop the samplers started by this process."""
         with self._lock:
             self._stop_samplers()
             for source in self._sources.values():
@@ -76,8 +77,8 @@ class Watch:
     def _stop_samplers(self) -> None:
         if self._pid == os.getpid():
             for sampler in self._samplers:
-                with contextlib.suppress(OSError):  # somebody else has waited for it
-                    sampler.wait_until_ready(READY_S)  # so that it says what is absent, and why
+                with contextlib.suppress(OSError):  # it was reaped elsewhere
+                    sampler.wait_until_ready(READY_S)  # so that it records what is absent, and why
                     sampler.stop()
         self._samplers = []
 
@@ -88,12 +89,12 @@ class Watch:
         place = device.replace("/", "_") or "host"
         file = self._folder / f"samples-{os.getpid()}-{self._files}-{place}.dippm"
         self._samplers.append(start(file, hz=hz, sources=words, device=device or "0"))
-        tree = self._sources.pop("tree", None)  # the next one leaves the new sampler out
+        tree = self._sources.pop("tree", None)  # opened again without the new sampler
         if tree is not None:
             tree.close()
 
     def _source(self, name: str) -> Source:
-        if self._pid != os.getpid():  # a fork: these descriptors are of the parent's counters
+        if self._pid != os.getpid():  # a fork: the descriptors are those of the parent
             self._sources, self._samplers, self._pid = {}, [], os.getpid()
         if name not in self._sources:
             where = {"exclude": tuple(s.pid for s in self._samplers)} if name == "tree" else {}
@@ -106,7 +107,7 @@ class Watch:
 
 
 class Sampling:
-    """The sampled metrics of one function, as one metric of `dippm.runs.tracking.metrics`."""
+    """The sampled metrics of one function, as a single metric of `dippm.runs.tracking.metrics`."""
 
     name = "samples"
 
@@ -115,12 +116,12 @@ class Sampling:
         self._sources = sorted({m.source for m in metrics} & set(AT_BOTH_ENDS))
 
     def start(self) -> _BothEnds:
-        """Read the counters when a call begins."""
+        """Read the counters at the start of a call."""
         self._watch.need(self._metrics)
         return _BothEnds(self, self._watch.read(self._sources))
 
     def compared(self, before: Mapping[str, Readings]) -> dict[str, float | Absent]:
-        """Return what the counters said when the call began and what they say now."""
+        """Return the counters at the start of a call and their current values."""
         after = self._watch.read(self._sources)
         found: dict[str, float | Absent] = {}
         for metric in self._metrics:

@@ -1,7 +1,7 @@
-"""On which cores the run's process tree works: CPU time and memory by core.
+"""CPU time and memory of the run's process tree by core.
 
-A thread counts where the kernel last saw it, so what moves between two readings is told of the core
-that it moved to. Threads that began and ended between them are missing; `tree` has their time.
+A thread counts for the core on which the kernel last saw it, also for the time before it moved
+there. Threads that start and end between two readings are missing; `tree` includes their time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dippm.measure.sources.tree_process import PAGE_MB, TICK_S
 FIRST = "a mean between two readings: read again"
 ENDED = "every process of the tree has ended"
 LEAST_S = 0.5
-"""The kernel counts in ticks of 10 ms."""
+"""Least time between readings: the kernel counts in ticks of 10 ms."""
 
 
 class CoresSource:
@@ -46,11 +46,11 @@ class CoresSource:
         )
 
     def read(self) -> Readings:
-        """Look at every thread of the tree, twice a second at most."""
+        """Read every thread of the tree, twice a second at most."""
         return self._calls.read()
 
     def close(self) -> None:
-        """Files are not kept open."""
+        """Do nothing: files are not kept open."""
         self._calls.drop("the source is closed")
 
     def _look(self) -> tuple[float, ...]:
@@ -60,7 +60,7 @@ class CoresSource:
             for thread, core, cpu_s, rss_mb in _threads(self._proc / str(pid)):
                 seen[pid, thread] = cpu_s
                 used[core % self._cores] += cpu_s - self._before.get((pid, thread), 0.0)
-                if thread == pid:  # memory is the process's: it counts where its first thread is
+                if thread == pid:  # memory counts for the main thread's core
                     memory[core % self._cores] += rss_mb
         if not seen:
             self._used = ()
@@ -82,12 +82,12 @@ def open_cores(
     exclude: Collection[int] = (),
     proc: str | os.PathLike[str] = "/proc",
 ) -> Source:
-    """Open the cores that a process tree works on.
+    """Open the cores that a process tree runs on.
 
     Args:
         pid: root of the tree, by default this process.
         exclude: processes that do not count.
-        proc: where the kernel shows processes.
+        proc: mount point of procfs.
     """
     cores = os.cpu_count() or 1
     if not (Path(proc) / "self").exists():

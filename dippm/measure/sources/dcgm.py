@@ -1,7 +1,7 @@
-"""How busy a GPU's units are, by DCGM where its daemon runs: the way to it before Hopper.
+"""Activity of a GPU's units by a running DCGM daemon: for GPUs before Hopper.
 
-`dcgmi dmon` is asked, as everybody may; it watches its own group of fields and takes it away when
-it ends. No other group is touched, and no daemon is started or stopped. Not tried on a real one.
+`dcgmi dmon` needs no special rights; it watches its own group of fields and removes it when it
+ends. No other group is touched, and no daemon is started or stopped. Not tested on a real daemon.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dippm.measure.sources.program_lines import ProgramLines
 
 MB = 2**20
 PERIOD_MS = 100
-"""The shortest that `dcgmi dmon` offers."""
+"""Shortest period of `dcgmi dmon`."""
 ANSWER_S = 10.0
 NO_PROGRAM = "dcgmi is not installed: install NVIDIA's datacenter-gpu-manager"
 NO_DAEMON = "DCGM's daemon does not answer (start nv-hostengine, or the service nvidia-dcgm)"
@@ -57,7 +57,7 @@ _ROW = re.compile(rb"^GPU\s+\d+\s+(.*)$")
 
 
 class DcgmSource:
-    """Activity of one GPU as a `dcgmi dmon` of our own tells it."""
+    """Activity of one GPU, read by our own `dcgmi dmon` process."""
 
     name = "dcgm"
     quantities = QUANTITIES
@@ -70,7 +70,7 @@ class DcgmSource:
         self._row: list[str] = []
 
     def read(self) -> Readings:
-        """Return what `dcgmi` said last; it repeats itself until it has news."""
+        """Return the last values of `dcgmi`, repeated until there are new ones."""
         now = time.monotonic_ns()
         if self._lines.is_closed:
             return _all(now, "the source is closed")
@@ -89,7 +89,7 @@ class DcgmSource:
         return Readings(now, values, absent)
 
     def close(self) -> None:
-        """End our `dcgmi`."""
+        """Terminate our `dcgmi` process."""
         self._lines.close()
 
     def _drain(self) -> None:
@@ -121,7 +121,7 @@ class _NoAnswerError(Exception):
 
 
 def _number(program: str, device: str | int) -> str:
-    """Return DCGM's number of a device; it counts in its own order."""
+    """Return DCGM's number of a device, which has its own order."""
     try:
         answer = subprocess.run(
             [program, "discovery", "-l"],

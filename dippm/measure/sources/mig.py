@@ -1,4 +1,4 @@
-"""MIG slices of a GPU: how many there are, and the memory of one."""
+"""MIG slices of a GPU: their number, and the memory of one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class MigInstance:
 
     Attributes:
         uuid: "MIG-…", for CUDA_VISIBLE_DEVICES.
-        profile: for instance "1g.5gb"; empty if the driver does not name it.
-        gpu_instance: its number, None where a driver does not say.
+        profile: name such as "1g.5gb"; empty if the driver does not report it.
+        gpu_instance: number of the GPU instance, None if the driver does not report it.
     """
 
     uuid: str
@@ -36,7 +36,7 @@ class MigInstance:
 
 
 class MigSource(DeviceCounters):
-    """The slices of a GPU; with a slice's UUID also the memory of that slice."""
+    """The slices of a GPU; given a slice's UUID, also the memory of that slice."""
 
     name = "mig"
     quantities = QUANTITIES
@@ -65,10 +65,10 @@ def open_mig(device: str | int = 0) -> Source:
 
 
 def instances(context: DeviceContext) -> tuple[MigInstance, ...]:
-    """Return the MIG devices of a board; none if MIG is off.
+    """Return the MIG devices of a board; empty if MIG is off.
 
     Raises:
-        pynvml.NVMLError: if the GPU has no MIG.
+        pynvml.NVMLError: if the GPU does not support MIG.
     """
     nvml = context.nvml
     return tuple(
@@ -82,7 +82,7 @@ def instances(context: DeviceContext) -> tuple[MigInstance, ...]:
 
 
 def profile(name: str) -> str:
-    """Return the profile in the name of a device: "NVIDIA A100 MIG 1g.5gb" has "1g.5gb"."""
+    """Return the profile in the name of a device: "1g.5gb" from "NVIDIA A100 MIG 1g.5gb"."""
     return name.partition(" MIG ")[2].strip()
 
 

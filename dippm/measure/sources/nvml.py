@@ -155,7 +155,7 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
 
 
 class NvmlSource(DeviceCounters):
-    """One GPU, or one MIG slice: memory is then the slice's, everything else its board's."""
+    """One GPU, or one MIG slice: memory is that of the slice, everything else of its board."""
 
     name = "nvml"
 
@@ -170,8 +170,8 @@ def open_nvml(device: str | int = 0, *, only: Collection[str] | None = None) -> 
 
     Args:
         device: see `nvml_session.locate`.
-        only: names of the quantities to ask for, which makes reading cheaper. By default all but
-            those of PCIe, whose calls last 20 ms each.
+        only: names of the quantities to read, which makes reading cheaper. By default all but those
+            of PCIe, whose calls take 20 ms each.
     """
     return open_at(
         device,

@@ -133,8 +133,8 @@ def locate(nvml: Any, device: str | int = 0) -> DeviceContext:
     Args:
         nvml: module that `Session.open` returned.
         device: NVML's index (order of the bus, regardless of CUDA_VISIBLE_DEVICES), a UUID of a GPU
-            or MIG instance (with or without prefix, as in torch), or "cuda:N" in torch's numbering in
-            this process.
+            or MIG instance (with or without prefix, as in torch), or "cuda:N" in torch's numbering
+            in this process.
 
     Raises:
         NotHere: if the device does not exist.

@@ -18,7 +18,7 @@ from subprocess import CompletedProcess
 
 from dippm.runs.store.folder import read_folder
 from dippm.runs.tracking.run_comparison import device_of_run
-from dippm.umlaut.rows import Row, rows_of_folder
+from dippm.umlaut.rows import CallRow, rows_of_folder
 
 Script = Callable[..., CompletedProcess[str]]
 
@@ -123,7 +123,7 @@ EVERYTHING = {
 }
 
 
-def rows(here: Path, uuid: str = "") -> list[Row]:
+def rows(here: Path, uuid: str = "") -> list[CallRow]:
     (folder,) = (here / "spool").iterdir()
     assert folder.name.startswith(uuid)
     return rows_of_folder(folder)

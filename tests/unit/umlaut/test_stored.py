@@ -24,7 +24,7 @@ from dippm.umlaut import (
     MemoryMetric,
     TimeMetric,
 )
-from dippm.umlaut.descriptions import DESCRIPTIONS, described
+from dippm.umlaut.descriptions import DESCRIPTIONS, describe_metrics
 from dippm.umlaut.importing import import_database
 from dippm.umlaut.rows import rows_of_folder
 from dippm.umlaut.stored import attach_now, stored_rows
@@ -57,7 +57,7 @@ def test_rows_are_the_same_in_the_store(here: Path) -> None:
 
 def test_metrics_of_two_gpus_keep_their_own_readings_in_the_store(here: Path) -> None:
     metrics = [GPUMemoryMetric("first", id=0), GPUMemoryMetric("second", id=1)]
-    tags = {DESCRIPTIONS: json.dumps({"step": described(metrics)})}
+    tags = {DESCRIPTIONS: json.dumps({"step": describe_metrics(metrics)})}
     start = Start("ab" * 16, "gpus", "tests", Moment.now(), tags=tags, store=f"{here}/gpus.db")
     folder = RunFolder.create(start)
     begun = start.at.monotonic_ns

@@ -11,7 +11,7 @@ from dippm.runs.store.record import Value
 from dippm.runs.store.stored_run import StoredRun
 from dippm.show.report.runs.catalogue import Entry
 from dippm.show.report.runs.charts import Bar, Bars, Chart, Drawn, Heat, Line, Lines, Parallel
-from dippm.umlaut.stored import measured_of_calls
+from dippm.umlaut.stored import call_values
 
 Absent = list[tuple[str, str, str]]
 
@@ -63,7 +63,7 @@ def _series(runs: Labelled, type_: str, _: list[str], absent: Absent) -> list[Ch
 def _calls(runs: Labelled, type_: str, described: list[str], absent: Absent) -> list[Chart]:
     bars = []
     for label, run in runs:
-        for name, measured in measured_of_calls(run, described, type_).items():
+        for name, measured in call_values(run, described, type_).items():
             values = [value for value in measured if not isinstance(value, NoValue)]
             reasons = {value.reason for value in measured if isinstance(value, NoValue)}
             absent += [(label, f"{type_} of {name}", reason) for reason in sorted(reasons)]

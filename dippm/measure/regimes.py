@@ -40,8 +40,7 @@ def prepared(
     model's memory. A training step is forward, mean square of the outputs as loss, backward, and
     SGD with momentum; "amp" scales the loss. Inputs that require gradients mark an operator inside
     a network: its backward pass starts from given gradients instead of a loss, and computes those
-        of the inputs
-    too. A module without parameters has no optimiser.
+    of the inputs too. A module without parameters has no optimiser.
 
     Raises:
         ConditionsError: if the device cannot run the precision, or there is nothing to train.

@@ -4,9 +4,9 @@
     lightning.Trainer(callbacks=[lightning_guard()])
     accelerate_guard(accelerator, model, batch, optimizer=optimizer)
 
-Each asks `dippm.fits` about the first batch, on the GPU that the run is on. What cannot be answered
-is a warning, and the run goes on; `strict=True` refuses it too. The framework is the one that the
-script has imported; nothing else is loaded.
+Each asks `dippm.fits` about the first batch, on the GPU of the run. If there is no answer the run
+goes on with a warning; `strict=True` refuses it too. Only a framework that the script has already
+imported is used.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def transformers_guard(
     Precision, gradient checkpointing and optimiser are those of the trainer.
 
     Args:
-        sample: the largest batch that will come, as the model takes it; None takes the first item
-            of the data set as often as the batch is large: give one where lengths differ.
+        sample: largest batch to expect, in the form that the model takes; None repeats the first
+            item of the data set: give a batch where lengths differ.
         device: the GPU, see `fits`; None is the one that the trainer uses.
-        strict: refuse the run also where the question cannot be answered.
-        asked: more of what `fits` takes: `mig`, `room_mb`, `context_mb`, ...
+        strict: whether to refuse the run also if there is no answer.
+        asked: further arguments of `fits`: `mig`, `room_mb`, `context_mb`, ...
 
     Raises:
         FrameworkNotInstalledError: without Transformers.
@@ -85,13 +85,12 @@ def lightning_guard(
     `training_step` does beyond it, such as the loss, is not counted.
 
     Args:
-        sample: the largest batch that will come, as the model takes it; None takes the first item
-            of the data set as often as the batch is large, of a batch of several tensors the first
-            ones that `forward` needs.
-        model: the module that is trained; None is the `LightningModule`, by its `forward`.
+        sample: largest batch to expect, in the form that the model takes; None repeats the first
+            item of the data set, with as many of its tensors as `forward` needs.
+        model: the trained module; None is the `LightningModule`, by its `forward`.
         device: the GPU, see `fits`; None is the one that the trainer uses.
-        strict: refuse the run also where the question cannot be answered.
-        asked: more of what `fits` takes.
+        strict: whether to refuse the run also if there is no answer.
+        asked: further arguments of `fits`.
 
     Raises:
         FrameworkNotInstalledError: without Lightning.
@@ -138,16 +137,16 @@ def accelerate_guard(
     strict: bool = False,
     **asked: Any,
 ) -> MemoryFit | None:
-    """Check the memory of a training loop of Accelerate, before or after `prepare`.
+    """Check the memory of an Accelerate training loop, before or after `prepare`.
 
     Args:
-        accelerator: whose mixed precision and device are asked about.
-        model: that is trained.
-        sample: the largest batch that will come, as the model takes it.
-        optimizer: of the loop, see `fits`.
+        accelerator: accelerator with the mixed precision and the device.
+        model: the trained model.
+        sample: largest batch to expect, in the form that the model takes.
+        optimizer: optimiser of the loop, see `fits`.
         device: the GPU, see `fits`; None is that of the accelerator.
-        strict: refuse the run also where the question cannot be answered.
-        asked: more of what `fits` takes.
+        strict: whether to refuse the run also if there is no answer.
+        asked: further arguments of `fits`.
 
     Returns:
         The answer; None, after a warning, if there is none.
@@ -195,10 +194,10 @@ def _guard(check: Callable[[], MemoryFit], *, strict: bool) -> MemoryFit | None:
 
 
 def _refuse_sharded(kinds: list[str]) -> None:
-    """Refuse runs whose parameters, gradients or states are spread over several GPUs.
+    """Refuse runs whose parameters, gradients or states are sharded over several GPUs.
 
     Raises:
-        ConditionsError: that names how.
+        ConditionsError: if they are sharded, naming how.
     """
     if kinds:
         raise ConditionsError(
@@ -211,7 +210,7 @@ def _gpu(device: Any) -> dict[str, Any]:
     """Return device and slice by the catalogue's names.
 
     Raises:
-        ConditionsError: if the run is on no GPU.
+        ConditionsError: if the run uses no GPU.
     """
     from dippm.measure.provenance import machine
 
@@ -230,7 +229,7 @@ def _fits(model: Any, sample: Any, **asked: Any) -> MemoryFit:
 
 @contextlib.contextmanager
 def _own_forward(model: Any) -> Iterator[None]:
-    """Put back the `forward` that Accelerate wrapped in autocast, which `precision` stands for."""
+    """Restore the `forward` that Accelerate wrapped in autocast: `precision` states it."""
     from dippm.model.frontends.torch.prepare import unwrapped
 
     held = vars(unwrapped(model))
@@ -246,10 +245,10 @@ def _own_forward(model: Any) -> Iterator[None]:
 
 
 def _first_batch(loader: Any, batch: int | None) -> Any:
-    """Return the first item of a data set as a batch, without a step of loader or random numbers.
+    """Return the first item of a data set as a batch, without using loader or random numbers.
 
     Raises:
-        ConditionsError: if the loader has no data set with items, or its items cannot be had.
+        ConditionsError: if the loader has no indexable data set, or its items cannot be read.
     """
     import torch
 
@@ -270,7 +269,7 @@ def _first_batch(loader: Any, batch: int | None) -> Any:
 
 
 def _taken(module: Any, batch: Any) -> Any:
-    """Return of a batch what `forward` needs: labels are not among it."""
+    """Return the tensors of a batch that `forward` needs, without labels."""
     import inspect
 
     from dippm.model.frontends.torch.signature import forward_parameters

@@ -225,8 +225,8 @@ def _span(
             starts.append(_at_ns(row, offset_ns, fallback_ns) - round(row.data * 1e9))
     first = call[0]
     asked = {about_it["name"] for about_it in about.get(_call_name(first), {}).values()}
-    told = {*values, *(name for name, points in series.items() if points)}
-    absent = dict.fromkeys(sorted(asked - told), "UMLAUT has no value of this call")
+    present = {*values, *(name for name, points in series.items() if points)}
+    absent = dict.fromkeys(sorted(asked - present), "UMLAUT has no value of this call")
     span = Span(first.id, _call_name(first), min(starts), end_ns, values=values, absent=absent)
     return span, series
 

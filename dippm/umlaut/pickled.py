@@ -2,12 +2,11 @@
 
 UMLAUT called `pickle.dumps` on the data of its metrics and trackers: numbers, texts, lists and
 dictionaries of them, times (`datetime`), and NumPy's scalars and arrays. The opcodes of a pickle
-are interpreted here one by one; the names in `_MAKERS` stand for functions of this file, so nothing in
-the pickle is imported or called, and none of its bytes reach native code of NumPy.
+are interpreted here one by one; the names in `_MAKERS` stand for functions of this file, so nothing
+in the pickle is imported or called, and none of its bytes reach native code of NumPy.
 
 Work and memory are proportional to the length of the pickle: an opcode is executed once, arrays
-    hold
-as many bytes as the pickle does, and the expanded value is counted, see `Allowance`.
+hold as many bytes as the pickle does, and the expanded value is counted, see `Allowance`.
 """
 
 from __future__ import annotations

@@ -102,16 +102,16 @@ class Store:
 
     def _write(self, row: Row) -> None:
         deadline = time.monotonic() + self._wait_s
-        told = False
+        reported = False
         while True:
             try:
                 return self._journal.append(row)
             except StorageError as error:
                 if time.monotonic() >= deadline or self._stopping():
                     raise
-                if not told:
+                if not reported:
                     self._say(f"{error.message}; waiting {self._wait_s:.0f} s for space")
-                told = True
+                reported = True
                 time.sleep(0.5)
 
     def _note(self, row: Row) -> None:

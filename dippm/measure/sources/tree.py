@@ -1,8 +1,7 @@
 """CPU, memory and I/O of a process and all its descendants, read from /proc.
 
 CPU seconds never decrease: those of a child move into its parent's account when the parent reaps
-    it,
-and those of unreaped processes (daemons) are kept at their last reading and counted as lost.
+it, and those of unreaped processes (daemons) are kept at their last reading and counted as lost.
 """
 
 from __future__ import annotations

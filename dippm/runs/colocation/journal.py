@@ -104,13 +104,13 @@ class Entry:
             "slices": self.slices,
             "servers": self.servers,
         }
-        beside = self.path.with_suffix(".new")
+        partial = self.path.with_suffix(".new")
         try:
-            with beside.open("w", encoding="utf-8") as file:
+            with partial.open("w", encoding="utf-8") as file:
                 json.dump(held, file)
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(self.path)
+            partial.replace(self.path)
             _sync(self.path.parent)
         except OSError as error:
             raise _unwritable(self.path.parent, error) from error

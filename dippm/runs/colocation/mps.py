@@ -82,8 +82,8 @@ def start(server: Server, sharing: Sharing) -> dict[str, str]:
     """
     _make(server)
     with tempfile.TemporaryFile() as talk:  # reading a pipe would wait for the daemon to exit
-        told = _program([_found(), "-d"], server, stdout=talk, stderr=subprocess.STDOUT)
-        if told.returncode:
+        started = _program([_found(), "-d"], server, stdout=talk, stderr=subprocess.STDOUT)
+        if started.returncode:
             talk.seek(0)
             raise _failed(server, talk.read().decode(errors="replace"))
     _until(lambda: _listens(server), PATIENCE_S)  # the daemon may be slow to listen
@@ -132,19 +132,19 @@ def stop(server: Server) -> UndoOutcome:
 
 def _limited(server: Server, sharing: Sharing) -> dict[str, str]:
     """Set the server's limits for all clients, and return them as it reports them."""
-    told = {}
+    limits = {}
     if sharing.thread_percent is not None:
         _ask(server, f"set_default_active_thread_percentage {sharing.thread_percent:g}")
-        told["mps.thread_percent"] = _ask(server, "get_default_active_thread_percentage")
+        limits["mps.thread_percent"] = _ask(server, "get_default_active_thread_percentage")
     if sharing.memory_limit_mb is not None:
         for number in range(len(server.visible)):
             which = f"default_device_pinned_mem_limit {number}"
             _ask(server, f"set_{which} {_limit(sharing)}")
-            told["mps.memory_limit"] = _ask(server, f"get_{which}")
-    for name, said in told.items():
+            limits["mps.memory_limit"] = _ask(server, f"get_{which}")
+    for name, said in limits.items():
         if not any(map(str.isdigit, said)):  # errors are plain text with exit code 0
             raise _failed(server, f"{name} is not set: {said or 'no answer'}")
-    return told
+    return limits
 
 
 def _make(server: Server) -> None:
@@ -171,11 +171,11 @@ def _limit(sharing: Sharing) -> str:
 
 def _ask(server: Server, command: str, patience_s: float = PATIENCE_S) -> str:
     """Send the server a command and return its answer."""
-    told = _program(
+    answer = _program(
         [_found()], server, patience_s, input=command.encode() + b"\n", capture_output=True
     )
-    said = (told.stdout + told.stderr).decode(errors="replace").strip()
-    if told.returncode:
+    said = (answer.stdout + answer.stderr).decode(errors="replace").strip()
+    if answer.returncode:
         raise _failed(server, f"{command}: {said}")
     return said
 
@@ -209,9 +209,9 @@ def _failed(server: Server, said: str) -> CollocationError:
         last = log.read_text(errors="replace").strip().splitlines()[-1:]
     except OSError:
         last = []
-    told = "; ".join(text for text in (said.strip(), *last) if text) or "it says nothing"
+    reasons = "; ".join(text for text in (said.strip(), *last) if text) or "it says nothing"
     hint = "MPS needs a GPU of compute capability 3.5 or more, and a driver that runs."
-    return CollocationError(f"the MPS server for {', '.join(server.visible)}: {told}", hint)
+    return CollocationError(f"the MPS server for {', '.join(server.visible)}: {reasons}", hint)
 
 
 def _processes(server: Server) -> list[int]:

@@ -24,8 +24,7 @@ def select_rows(
     """Return the rows of a workload to run, and remarks on skipped ones.
 
     A row that shares a device with one of them is repeated too: alone, or without it, either would
-        be
-    a different measurement.
+    be a different measurement.
 
     Raises:
         PlanError: if a row is being run by another scheduler of this machine.
@@ -48,14 +47,14 @@ def select_rows(
             wanted.append(row)
         elif row.status.word in ("PENDING", "INTERRUPTED", "LOST", *again):
             wanted.append(row)
-    beside = [
+    neighbours = [
         row
         for row in workload.rows
         if row.status.word not in ("RUNNING",)
         and row not in wanted
         and any(shares_a_device(row, other) for other in wanted)
     ]
-    return tuple(row for row in workload.rows if row in wanted or row in beside), tuple(remarks)
+    return tuple(row for row in workload.rows if row in wanted or row in neighbours), tuple(remarks)
 
 
 def metrics_of(row: PlanRow) -> tuple[str, ...]:
@@ -68,11 +67,11 @@ def metrics_of(row: PlanRow) -> tuple[str, ...]:
     return sources_of(listeners, devices=row.devices or ("0",))
 
 
-def _profiler_works(row: PlanRow, beside: Path | None) -> None:
+def _profiler_works(row: PlanRow, plan_folder: Path | None) -> None:
     """Raise if the row's profiler cannot work here."""
     _, profiler = split_profiler(row.listeners)
     if profiler:
-        command = resolve_command(row.file, arguments_of(row), beside)
+        command = resolve_command(row.file, arguments_of(row), plan_folder)
         check_profiler(profiler, FIRST_PROFILED, command, metrics_of(row))
 
 
@@ -89,37 +88,37 @@ def check(rows: Sequence[PlanRow], plan: Path | None, assumed: AssumedBoards | N
         DippmError: the error itself, if there is only one such row.
     """
     known: dict[object, DippmError | None] = {}
-    beside = plan.parent if plan else None
-    found = {row.number: _wrong(row, rows, beside, known, assumed) for row in rows}
+    plan_folder = plan.parent if plan else None
+    found = {row.number: _wrong(row, rows, plan_folder, known, assumed) for row in rows}
     errors = {number: error for number, error in found.items() if error is not None}
     if not errors:
         return
     numbers = list(errors)
     first = errors[numbers[0]]
-    told = [f"row {number}: {errors[number].message}" for number in numbers[:MOST_SHOWN]]
+    lines = [f"row {number}: {errors[number].message}" for number in numbers[:MOST_SHOWN]]
     if len(numbers) > MOST_SHOWN:
-        told.append(f"and {len(numbers) - MOST_SHOWN} more rows")
+        lines.append(f"and {len(numbers) - MOST_SHOWN} more rows")
     if len(numbers) == 1:
-        raise type(first)(told[0], first.hint) from first
-    raise PlanError("\n".join(told), first.hint) from first
+        raise type(first)(lines[0], first.hint) from first
+    raise PlanError("\n".join(lines), first.hint) from first
 
 
 def _wrong(
     row: PlanRow,
     rows: Sequence[PlanRow],
-    beside: Path | None,
+    plan_folder: Path | None,
     known: dict[object, DippmError | None],
     assumed: AssumedBoards | None,
 ) -> DippmError | None:
     """Return why a row cannot be run; results in `known` are reused."""
     ways = sorted(other.sharing for other in rows if _together(row, other))
     steps: dict[object, Callable[[], object]] = {
-        ("file", row.file): lambda: resolve_command(row.file, arguments_of(row), beside),
+        ("file", row.file): lambda: resolve_command(row.file, arguments_of(row), plan_folder),
     }
     if assumed is None:
         steps |= {
             ("listeners", row.listeners, row.devices): lambda: metrics_of(row),
-            ("profiler", row.listeners, row.file): lambda: _profiler_works(row, beside),
+            ("profiler", row.listeners, row.file): lambda: _profiler_works(row, plan_folder),
             ("devices", row.devices, *ways): lambda: look_at(row.devices, ways),
         }
     else:

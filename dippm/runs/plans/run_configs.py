@@ -22,7 +22,7 @@ ALWAYS = ("tree",)
 
 
 def resolve_command(
-    file: str, arguments: Sequence[str], beside: Path | None = None, *, whole: bool = False
+    file: str, arguments: Sequence[str], plan_folder: Path | None = None, *, whole: bool = False
 ) -> tuple[str, ...]:
     """Return the full command of a file or program with arguments.
 
@@ -32,19 +32,19 @@ def resolve_command(
     Args:
         file: a path, a program's name, or either with its first words.
         arguments: further arguments.
-        beside: folder of the plan.
+        plan_folder: folder of the plan.
         whole: whether `file` is a single word even with spaces.
 
     Raises:
         PlanError: if there is no such file or program, or if it is a plan.
     """
-    words = [file] if whole or _found(file, beside) else shlex.split(file)
+    words = [file] if whole or _found(file, plan_folder) else shlex.split(file)
     if os.sep not in words[0] and not words[0].endswith(".py") and shutil.which(words[0]):
         return (*words, *arguments)  # as in a shell, programs take precedence over files
     if is_plan(words[0]):
         hint = "Give each plan to `dippm plan run` alone: a plan of plans could run itself."
         raise PlanError(f"{words[0]} is a plan, and a row runs a program", hint)
-    found = _found(words[0], beside)
+    found = _found(words[0], plan_folder)
     if found is None:
         hint = "Paths start in the current folder, or beside the plan."
         raise PlanError(f"there is no {words[0]}", hint)
@@ -126,11 +126,11 @@ def runs_beside(workload: Workload, row: PlanRow) -> list[str]:
     ]
 
 
-def _found(name: str, beside: Path | None) -> Path | None:
+def _found(name: str, plan_folder: Path | None) -> Path | None:
     """Return the path of a file, None if it does not exist."""
     path = Path(name)
     if path.is_file():
         return path
-    if beside is not None and not path.is_absolute() and (beside / path).is_file():
-        return beside / path
+    if plan_folder is not None and not path.is_absolute() and (plan_folder / path).is_file():
+        return plan_folder / path
     return None

@@ -64,17 +64,17 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         OSError: if it cannot be written; the old file is unchanged.
     """
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             _take_over(path, handle)
             file.write(data)
             file.flush()
             os.fsync(handle)
-        os.replace(beside, path)
+        os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside)
+            os.unlink(partial)
         raise
     with contextlib.suppress(OSError):
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

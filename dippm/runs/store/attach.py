@@ -199,10 +199,10 @@ def _batches(folders: list[Path], most: int = BATCH) -> Iterator[list[Path]]:
 
 
 def _mark(folder: Path, store: RunStore, run: StoredRun) -> None:
-    beside = folder / f".{MARK}.{os.getpid()}"
+    partial = folder / f".{MARK}.{os.getpid()}"
     with contextlib.suppress(OSError):  # without a mark it is attached again, which is idempotent
-        beside.write_text(json.dumps({"store": store.location.shown(), "uuid": run.uuid}))
-        os.replace(beside, folder / MARK)
+        partial.write_text(json.dumps({"store": store.location.shown(), "uuid": run.uuid}))
+        os.replace(partial, folder / MARK)
 
 
 def _remove_old(folder: Path) -> None:

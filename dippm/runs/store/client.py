@@ -151,9 +151,8 @@ def _make_file(path: Path, location: StoreLocation) -> None:
     """Create the tables in a SQLite file, atomically.
 
     MLflow in the workload may open the same new file at any time, so the file is never replaced:
-        the
-    tables are created elsewhere and written in one transaction, under the lock that MLflow's own
-    processes use.
+    the tables are created elsewhere and written in one transaction, under the lock that MLflow's
+    own processes use.
     """
     if _is_begun(path):
         return
@@ -193,11 +192,11 @@ def _kept_tables() -> Path | None:
 
 def _keep(part: Path, kept: Path) -> None:
     """Cache tables for the next store, atomically."""
-    beside = kept.with_suffix(f".{os.getpid()}.part")
+    partial = kept.with_suffix(f".{os.getpid()}.part")
     with contextlib.suppress(OSError):  # without a cache they are created again
         kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(part, beside)
-        os.replace(beside, kept)
+        shutil.copyfile(part, partial)
+        os.replace(partial, kept)
 
 
 def _is_begun(path: Path) -> bool:
@@ -243,11 +242,11 @@ def _write_tables(part: Path, path: Path, location: StoreLocation) -> None:
                 if statement not in ("BEGIN TRANSACTION;", "COMMIT;"):
                     new.execute(statement)
             # The first experiment belongs to the process that created the tables.
-            told = (f"{location.artifacts}/0", time.time_ns() // 1_000_000)
+            values = (f"{location.artifacts}/0", time.time_ns() // 1_000_000)
             new.execute(
                 "UPDATE experiments SET artifact_location = ?1, creation_time = ?2,"
                 " last_update_time = ?2 WHERE experiment_id = 0",
-                told,
+                values,
             )
         new.execute("COMMIT")
 

@@ -46,8 +46,7 @@ def read_columns(files: Iterable[Path]) -> tuple[list[Column], list[str]]:
 
     A restarted sampler writes another file: columns of the same name are joined in order of time.
     Sources of several devices have separate names: "nvml:1". Of a damaged file only the damaged
-        part is
-    lost, with a remark.
+    part is lost, with a remark.
     """
     from dippm.measure.sampler_file import read
 

@@ -350,9 +350,9 @@ def _short(held: dict[str, Any]) -> dict[str, Any]:
 
 def _write_whole(path: Path, document: dict[str, Any]) -> None:
     """Write a document atomically."""
-    beside = path.with_suffix(f".{os.getpid()}.part")
-    with open(beside, "x", encoding="utf-8") as file:
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    with open(partial, "x", encoding="utf-8") as file:
         json.dump(document, file, indent=1, default=str)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+    os.replace(partial, path)

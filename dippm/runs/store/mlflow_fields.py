@@ -47,10 +47,10 @@ def logged_metrics(gathered: RunContents) -> list[LoggedMetric]:
             step = max(0, (time_ns - start) // 1_000_000_000)
             name = f"system/{named[column.series]}"
             found.append(LoggedMetric(name, value, gathered.wall_ms(time_ns), step))
-    told = [v for v in gathered.recorded.values if v.kind == "metric" and _is_number(v.data)]
-    names = keys(dict.fromkeys(value.name for value in told))
+    logged = [v for v in gathered.recorded.values if v.kind == "metric" and _is_number(v.data)]
+    names = keys(dict.fromkeys(value.name for value in logged))
     counts: dict[str, int] = {}
-    for item in told:
+    for item in logged:
         count = counts[item.name] = counts.get(item.name, -1) + 1
         at_step = count if item.step is None else item.step
         found.append(

@@ -27,7 +27,7 @@ ValueKind = Literal[
 """How a value is displayed. "metric" is a number, or one number per step."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-BESIDE = "dippm.run"
+RUN_TAG = "dippm.run"
 """Tag of MLflow's own runs of a workload: the uuid of the tracked run."""
 
 

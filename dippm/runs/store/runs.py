@@ -1,11 +1,10 @@
 """`RunStore`: runs in MLflow.
 
 A run is attached in idempotent steps: MLflow's run is found by its tag `dippm.uuid` or created with
-    it,
-equal metrics and params are not duplicated, artifacts are overwritten, and the tag `dippm.complete`
-comes last. So an interrupted attach continues where it stopped, no run is duplicated, and lists
-show complete runs only. Runs are attached in batches where the store has transactions: a batch
-then costs little more than one run.
+it, equal metrics and params are not duplicated, artifacts are overwritten, and the tag
+`dippm.complete` comes last. So an interrupted attach continues where it stopped, no run is
+duplicated, and lists show complete runs only. Runs are attached in batches where the store has
+transactions: a batch then costs little more than one run.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from dippm.runs.store.query import (
     holds,
     run_fields,
 )
-from dippm.runs.store.record import BESIDE, NOTHING, Start
+from dippm.runs.store.record import NOTHING, RUN_TAG, Start
 from dippm.runs.store.run_contents import RunContents, gather
 from dippm.runs.store.stored_run import DOCUMENTS, RECORD, SAMPLES, StoredRun
 
@@ -307,7 +306,7 @@ class RunStore:
             return tuple(beside.id for beside in self._beside(run.uuid))
 
     def _beside(self, uuid: str) -> Iterator[RunEntry]:
-        return self._runs.find([Clause("tags", BESIDE, "=", text(uuid, 64))])
+        return self._runs.find([Clause("tags", RUN_TAG, "=", text(uuid, 64))])
 
     def _of_uuid(self, uuid: str) -> RunEntry | None:
         """Return MLflow's run with a uuid; a retried request may have created several."""

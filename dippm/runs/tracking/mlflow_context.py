@@ -6,7 +6,7 @@ run where DIPPM is installed; MLflow is not imported here.
 
 from __future__ import annotations
 
-from dippm.runs.store.record import BESIDE
+from dippm.runs.store.record import RUN_TAG
 from dippm.runs.tracking.run import Run, current
 
 
@@ -20,7 +20,7 @@ class TrackedRunContext:
     def tags(self) -> dict[str, str]:
         """Return the uuid of the tracked run."""
         run = _run()
-        return {} if run is None else {BESIDE: run.uuid}
+        return {} if run is None else {RUN_TAG: run.uuid}
 
 
 def _run() -> Run | None:

@@ -20,7 +20,7 @@ from dippm.measure.sources.tree import descendants
 from dippm.measure.sources.tree_process import children_by_search
 from dippm.runs.store.record import Moment
 
-HANDED_ON = tuple(
+FORWARDED = tuple(
     getattr(signal, name)
     for name in "SIGHUP SIGINT SIGQUIT SIGUSR1 SIGUSR2 SIGALRM SIGTERM SIGTSTP SIGCONT".split()
 )
@@ -99,8 +99,8 @@ class CommandProcess:
         Raises:
             NotStartedError: if the command does not exist or may not be executed.
         """
-        ignored = {number for number in HANDED_ON if signal.getsignal(number) is signal.SIG_IGN}
-        self._awaited = {*HANDED_ON, signal.SIGCHLD} - ignored
+        ignored = {number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN}
+        self._awaited = {*FORWARDED, signal.SIGCHLD} - ignored
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an ignored one would never be awaited
         self._own_group = not _has_terminal()
@@ -123,9 +123,11 @@ class CommandProcess:
         self._timed_out = False
         self._daemons, self._daemon_cpu_s = 0, 0.0
         self._insist, self._limited = insist, True
-        self._to_do: list[tuple[float, signal.Signals]] = []
+        self._schedule: list[tuple[float, signal.Signals]] = []
         if timeout_s:
-            self._to_do = _steps(timeout_s, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
+            self._schedule = _schedule_signals(
+                timeout_s, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+            )
 
     def wait(self, child_ended: Callable[[int], None]) -> None:
         """Forward signals until the command has ended; it is not reaped yet.
@@ -133,15 +135,15 @@ class CommandProcess:
         Args:
             child_ended: called with the pid of every other child that has ended.
         """
-        while not self._look_at_children(child_ended):
-            left_s = self._to_do[0][0] - time.monotonic() if self._to_do else 3600.0
+        while not self._reap_children(child_ended):
+            left_s = self._schedule[0][0] - time.monotonic() if self._schedule else 3600.0
             if left_s <= 0:
                 self._timed_out |= self._limited
-                self._send_to_all(self._to_do.pop(0)[1])
+                self._send_to_all(self._schedule.pop(0)[1])
                 continue
             info = signal.sigtimedwait(self._awaited, left_s)
             if info is not None and info.si_signo != signal.SIGCHLD:
-                self._hand_on(signal.Signals(info.si_signo), by_a_process=info.si_code <= 0)
+                self._forward(signal.Signals(info.si_signo), by_a_process=info.si_code <= 0)
 
     def reap(self) -> CommandExit:
         """Reap the command and return how it ended."""
@@ -179,7 +181,7 @@ class CommandProcess:
             self._daemon_cpu_s += used.ru_utime + used.ru_stime
         return pid
 
-    def _look_at_children(self, child_ended: Callable[[int], None]) -> bool:
+    def _reap_children(self, child_ended: Callable[[int], None]) -> bool:
         """Reap ended children except the command; return whether the command has ended."""
         while True:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -189,11 +191,11 @@ class CommandProcess:
                 return True
             child_ended(self._reap_one(found.si_pid))
 
-    def _hand_on(self, number: signal.Signals, *, by_a_process: bool) -> None:
+    def _forward(self, number: signal.Signals, *, by_a_process: bool) -> None:
         if self._insist and number in INTERRUPTS and (self._interrupted or not self._timed_out):
             again = self._interrupted
             steps = (signal.SIGKILL,) if again else (signal.SIGTERM, signal.SIGKILL)
-            self._to_do = _steps(0 if again else GRACE_S, steps)
+            self._schedule = _schedule_signals(0 if again else GRACE_S, steps)
             self._limited = False
         self._interrupted |= number in INTERRUPTS
         if by_a_process or self._own_group:
@@ -228,7 +230,7 @@ class CommandProcess:
         return sorted(found)
 
 
-def _steps(
+def _schedule_signals(
     after_s: float, signals: tuple[signal.Signals, ...]
 ) -> list[tuple[float, signal.Signals]]:
     """Return the time of each signal: the first after `after_s`, the others `GRACE_S` apart."""

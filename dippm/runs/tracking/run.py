@@ -1,8 +1,7 @@
 """`Run`: what a program logs while it runs, from any thread, task or child process.
 
 Nothing here raises into the program for a full disk or a missing folder: lost events are counted
-    and
-reported when the run ends. Standard library only.
+and reported when the run ends. Standard library only.
 """
 
 from __future__ import annotations

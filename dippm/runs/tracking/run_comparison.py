@@ -171,7 +171,7 @@ def compare_run(
     asked = foretold["conditions"]
     steps = timed_steps(run.spans, span)
     timer = "event" if asked["timer"] == "event" and steps.event_ms else "wall"
-    told = refuse_mismatch(run.start, foretold, timer)
+    recorded = refuse_mismatch(run.start, foretold, timer)
     on_gpu = not str(asked["device"]).startswith("CPU")
     figures = figures_of(steps, run.columns, timer=timer, on_gpu=on_gpu)
     noise, where = _noise(steps, foretold, run, earlier)
@@ -179,7 +179,7 @@ def compare_run(
     conditions = [str(asked[k]) for k in ("device", "precision", "mode", "phase")]
     title = " · ".join([str(foretold["source"]), f"batch {asked['batch']}", *conditions])
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    return RunComparison(run.uuid, printable(title), compared, told, steps, where, at, figures)
+    return RunComparison(run.uuid, printable(title), compared, recorded, steps, where, at, figures)
 
 
 def _compared(
@@ -224,8 +224,7 @@ def _noise(
 
     It is the relative standard deviation of earlier compared runs of the same work. With fewer than
     two of them, it is known for the latency only: twice the standard error of this run's mean step,
-        which
-    does not include variation between days.
+    which does not include variation between days.
     """
     values: dict[str, list[float]] = {target: [] for target in COMPARED}
     repeats = 0
@@ -271,7 +270,7 @@ def _line(one: TargetComparison) -> str:
 # Conditions of the run and of the prediction: a difference is refused, not averaged.
 
 
-TOLD = ("batch", "precision", "mode", "phase", "channels_last", "mig", "optimizer")
+RECORDED = ("batch", "precision", "mode", "phase", "channels_last", "mig", "optimizer")
 """Conditions that a run may record as a param of this name."""
 TIMERS = ("wall", "event")
 
@@ -314,15 +313,15 @@ def refuse_mismatch(start: Start, prediction: Mapping[str, Any], timer: str) -> 
             "the run does not say which device it was on", 'Tell it: run.params({"device": ...}).'
         )
     pairs = {"device": (asked["device"], device), "timer": (asked["timer"], timer)}
-    told = [name for name in TOLD if name in start.params]
-    pairs |= {name: (asked.get(name), start.params[name]) for name in told}
+    recorded = [name for name in RECORDED if name in start.params]
+    pairs |= {name: (asked.get(name), start.params[name]) for name in recorded}
     for name, (predicted, ran) in pairs.items():
         if _spelt(predicted) != _spelt(ran):
             raise ConditionsError(
                 f"the prediction is for {name} {predicted}, the run was at {ran}",
                 "Predict and run under the same conditions.",
             )
-    return ("device", "timer", *told)
+    return ("device", "timer", *recorded)
 
 
 def _spelt(value: Any) -> str:

@@ -64,10 +64,10 @@ def main(text: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     live = hold_live()
     folder = Path(config["folder"])
-    owner = _watch(config["owner"])
-    facts = _tell_environment(folder, config) if config["program"] else 0
+    owner = _open_pidfd(config["owner"])
+    facts = _record_environment(folder, config) if config["program"] else 0
     _say(f"ready {os.getpid()}")
-    pid = config["pid"] or _told_pid(owner)
+    pid = config["pid"] or _read_pid(owner)
     if pid and config["sources"]:
         _sample(config, pid)
     else:
@@ -92,7 +92,7 @@ def _sample(config: dict[str, Any], pid: int) -> None:
         words += ["--adopter", str(config["owner"])]
     try:
         warner = Warner(Path(config["folder"]), TALK if config["talks"] else None)
-        sampler = Sampler(parse(words), _until_it_fails(warner.look))
+        sampler = Sampler(parse(words), _disable_after_error(warner.look))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         _say("sampling")
         sampler.run()
@@ -102,13 +102,13 @@ def _sample(config: dict[str, Any], pid: int) -> None:
         _say("ended")
 
 
-def _until_it_fails(
+def _disable_after_error(
     look: Callable[[Mapping[str, Readings]], None],
 ) -> Callable[[Mapping[str, Readings]], None]:
     """Wrap a callback so that its first error disables it: sampling goes on without it."""
     failed = False
 
-    def looked(readings: Mapping[str, Readings]) -> None:
+    def guarded(readings: Mapping[str, Readings]) -> None:
         nonlocal failed
         if not failed:
             try:
@@ -117,7 +117,7 @@ def _until_it_fails(
                 failed = True
                 sys.stderr.write(f"warnings: {type(error).__name__}: {error}\n")
 
-    return looked
+    return guarded
 
 
 def _say(line: str) -> None:
@@ -125,20 +125,20 @@ def _say(line: str) -> None:
         os.write(SAY, f"{line}\n".encode(errors="replace"))
 
 
-def _told_pid(owner: int | None) -> int:
+def _read_pid(owner: int | None) -> int:
     """Return the process to sample; 0 if the owner has gone or started none."""
-    line = _hear(owner)
+    line = _read_line(owner)
     return int(line.partition(" ")[2]) if line.startswith("watch ") else 0
 
 
 def _wait_for_owner(owner: int | None) -> str:
     """Return the owner's last line, "" if it was killed."""
-    while (line := _hear(owner)) and line not in (CLOSED, CLOSED_NOW):
+    while (line := _read_line(owner)) and line not in (CLOSED, CLOSED_NOW):
         pass
     return line
 
 
-def _hear(owner: int | None) -> str:
+def _read_line(owner: int | None) -> str:
     """Return the next line of the owner, "" at the end."""
     line = b""
     while not line.endswith(b"\n"):
@@ -150,14 +150,14 @@ def _hear(owner: int | None) -> str:
     return line.decode().strip()
 
 
-def _watch(pid: int) -> int | None:
+def _open_pidfd(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
 
 
-def _tell_environment(folder: Path, config: dict[str, Any]) -> int:
+def _record_environment(folder: Path, config: dict[str, Any]) -> int:
     """Fork a process that records what the run depends on; return its pid."""
     child = os.fork()
     if child:

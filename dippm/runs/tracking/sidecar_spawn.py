@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 START_S = 10.0
 END_S = 5.0
-BESIDE = '"$0" "$@" & exit 0'
+DETACH = '"$0" "$@" & exit 0'
 """Shell command that detaches a process: no child of ours, and out of reach of Ctrl-C."""
 
 
@@ -218,7 +218,7 @@ def start_sidecar(config: SidecarConfig) -> Sidecar:
         # SIGTERM stays blocked until the sidecar can end cleanly.
         shell = os.posix_spawn(
             "/bin/sh",
-            ["sh", "-c", BESIDE, *words],
+            ["sh", "-c", DETACH, *words],
             os.environ,
             file_actions=actions,
             setsigmask=[signal.SIGTERM],

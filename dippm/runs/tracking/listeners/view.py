@@ -110,8 +110,7 @@ def _rate(time_ns: Any, values: Any) -> tuple[Any, Any]:
     """Return the growth per second between distinct readings, at the later of the two.
 
     Repeated readings are skipped: counters are updated less often than they are read. A counter
-        that
-    stands still to the end has the rate 0 there.
+    that stands still to the end has the rate 0 there.
     """
     import numpy as np
 

@@ -110,7 +110,7 @@ def calibrate(
         )
     table, graphs = _table(rows), _Graphs(trust)
     measured = [
-        _measured(row, number, plain, checkpoint.predictor, graphs)
+        _parse_row(row, number, plain, checkpoint.predictor, graphs)
         for number, row in enumerate(counted(table, len(table), "measured row"), 1)
     ]
     try:
@@ -235,7 +235,7 @@ class _Graphs:
         return self._held[key]
 
 
-def _measured(
+def _parse_row(
     row: Mapping[str, Any], number: int, device: Device, predictor: Hybrid, graphs: _Graphs
 ) -> MeasuredRow:
     try:

@@ -131,7 +131,7 @@ def measure_rows(
     Raises:
         MeasurementError: if the file has other columns, or cannot be written.
     """
-    began, known = clock(), _known(path)
+    began, known = clock(), _known_points(path)
     todo = [point for point in points if point.key not in known]
     failed: dict[str, str] = {}
     idle, context = bench.counters.idle_power_w(IDLE_S), bench.context_mb
@@ -143,7 +143,7 @@ def measure_rows(
              f"({number + 1} of {len(todo)})")  # fmt: skip
         done += 1
         try:
-            columns = _measured(bench, point)
+            columns = _measure_point(bench, point)
         except Exception as error:  # any error of a model; the others can still be measured
             failed[" ".join(point.key)] = shortened(
                 error.message if isinstance(error, DippmError) else str(error) or repr(error)
@@ -168,7 +168,7 @@ def measure_rows(
     )
 
 
-def _measured(bench: Bench, point: CalibrationPoint) -> dict[str, Any]:
+def _measure_point(bench: Bench, point: CalibrationPoint) -> dict[str, Any]:
     from dippm.measure.run import Wanted
     from dippm.measure.subject import load_subject
     from dippm.model.frontends import InputSpec
@@ -189,7 +189,7 @@ def _software(columns: Mapping[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _known(path: Path) -> set[tuple[str, str, str]]:
+def _known_points(path: Path) -> set[tuple[str, str, str]]:
     """Return the points in a file of rows; empty without a file."""
     if not path.exists():
         return set()
@@ -197,13 +197,13 @@ def _known(path: Path) -> set[tuple[str, str, str]]:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _not_ours(path) from error
+        raise _foreign_file_error(path) from error
     if any(set(row) != set(COLUMNS) for row in rows):
-        raise _not_ours(path)
+        raise _foreign_file_error(path)
     return {(row["model"], row["batch"], row["precision"]) for row in rows}
 
 
-def _not_ours(path: Path) -> MeasurementError:
+def _foreign_file_error(path: Path) -> MeasurementError:
     return MeasurementError(
         f"{path.name} is no file of rows that `--measure` wrote",
         f"Its columns are {', '.join(COLUMNS)}. Give another path, or calibrate with these rows "

@@ -220,7 +220,7 @@ def measure_energy(
                 step()
             steps += queued
             in_flight.append(watch.mark())
-            if len(in_flight) > 1:
+            if len(in_flight) > 1:  # the device works on one batch while the host waits for another
                 in_flight.popleft()()
         watch.finish()
         seconds = time.monotonic() - begin
@@ -278,7 +278,7 @@ def _result(
     else:
         power_w = fmean(update.value for update in updates)
     gaps = [later.at_s - sooner.at_s for sooner, later in pairwise(updates)]
-    step_s = seconds / steps
+    step_s = seconds / steps  # of the whole loop: the window need not begin or end with a step
     return Energy(
         energy_j=power_w * step_s,
         power_w=power_w,

@@ -177,7 +177,7 @@ def measure_model(
     from dippm.measure.subject import device_of
 
     regime, settings = regime or Regime(), settings or Settings()
-    regime = _checked(batch, regime)
+    regime = _normalise_regime(batch, regime)
     spec, source = InputSpec.parse(input), expanded(source)
     tell("looking at the counters")
     bench = Bench(device_of(device), settings)
@@ -194,7 +194,7 @@ def measure_model(
     except DippmError:
         raise
     except Exception as error:  # any error of the model itself
-        raise _explained(error, source, batch) from error
+        raise _explain_error(error, source, batch) from error
     finally:
         bench.close()
     absent, kernels = columns.pop("absent"), map(TracedKernel.of, columns.pop("kernels"))
@@ -241,7 +241,7 @@ def _measure_session(
     return path.name, as_row({**columns, **own})
 
 
-def _checked(batch: int, regime: Regime) -> Regime:
+def _normalise_regime(batch: int, regime: Regime) -> Regime:
     """Return the regime with canonical names."""
     if not 1 <= batch <= MAX_BATCH:
         raise ConditionsError(f"batch is {batch}", f"Give a batch size from 1 to {MAX_BATCH:,}.")
@@ -258,7 +258,7 @@ def _identity() -> dict[str, Any]:
     }
 
 
-def _explained(error: Exception, source: Any, batch: int) -> DippmError:
+def _explain_error(error: Exception, source: Any, batch: int) -> DippmError:
     """Return our error for a failure inside the framework."""
     words = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
     name = source if isinstance(source, str | Path) else type(source).__name__

@@ -109,7 +109,7 @@ def _inference_step(
     *,
     device: torch.device,
 ) -> Step:
-    called = _compiled(module) if regime.mode == "compiled" else module
+    called = _compile(module) if regime.mode == "compiled" else module
     if regime.precision not in AUTOCAST:
         return lambda: called(*inputs)
 
@@ -154,7 +154,7 @@ def _set_layout(module: torch.nn.Module, regime: Regime) -> None:
         parameter.data = parameter.data.contiguous(memory_format=layout)
 
 
-def _compiled(module: torch.nn.Module) -> Any:
+def _compile(module: torch.nn.Module) -> Any:
     import torch
 
     torch._dynamo.reset()  # drop graphs of earlier points, which would count as recompiles
@@ -179,7 +179,7 @@ def _training_step(
     optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE, momentum=0.9) if trained else None
     amid = any(leaf.requires_grad for leaf in leaves)
     scaler = torch.amp.GradScaler(device.type, enabled=regime.precision == "amp" and not amid)
-    called = _compiled(module) if regime.mode == "compiled" else module
+    called = _compile(module) if regime.mode == "compiled" else module
 
     known: list[torch.Tensor] = []
 

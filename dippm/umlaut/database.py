@@ -155,7 +155,7 @@ def _measurements(rows: Iterable[Mapping[str, Any]], notes: list[str]) -> list[D
     found, unread, allowance = [], 0, Allowance()
     for row in rows:
         try:
-            found.append(_measured(row, allowance))
+            found.append(_parse_row(row, allowance))
         except (ValueError, TypeError, OverflowError) as error:
             unread += 1
             if unread <= NOT_TOLD:
@@ -257,10 +257,10 @@ def _until_damage(
     return rows, True
 
 
-def _measured(row: Mapping[str, Any], allowance: Allowance) -> DatabaseRow:
+def _parse_row(row: Mapping[str, Any], allowance: Allowance) -> DatabaseRow:
     number = int(row["id"] if row["id"] is not None else row["rowid"])
     description, kind = _text(row["description"]), _text(row["type"])
-    data = _decoded(row["data"], allowance)
+    data = _decode(row["data"], allowance)
     if data is None:
         raise ValueError("it has no value, or one that is not finite")
     if kind == "time" and isinstance(data, int | float) and not 0 <= data <= LONGEST_S:
@@ -298,7 +298,7 @@ def moment(written: Any) -> datetime | None:
     return at if EARLIEST <= at.replace(tzinfo=None) <= LATEST else None
 
 
-def _decoded(data: Any, allowance: Allowance) -> Any:
+def _decode(data: Any, allowance: Allowance) -> Any:
     """Decode JSON, JSON inside of JSON, or a pickle, to plain values.
 
     Raises:

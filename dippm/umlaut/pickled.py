@@ -186,10 +186,10 @@ class _Array:
             raise ValueError("an array of it has no shape or type")
         count = math.prod(sizes)
         flat = dtype.read(data, count)
-        self.nested = _nested(flat, sizes, fortran=bool(fortran)) if count else []
+        self.nested = _nest(flat, sizes, fortran=bool(fortran)) if count else []
 
 
-def _nested(flat: Sequence[Any], sizes: tuple[int, ...], *, fortran: bool) -> Any:
+def _nest(flat: Sequence[Any], sizes: tuple[int, ...], *, fortran: bool) -> Any:
     """Return elements as lists of lists; in Fortran's order the first index varies fastest."""
     if not sizes:
         return flat[0]
@@ -200,7 +200,7 @@ def _nested(flat: Sequence[Any], sizes: tuple[int, ...], *, fortran: bool) -> An
         parts = [flat[n :: sizes[0]] for n in range(sizes[0])]
     else:
         parts = [flat[n * step : (n + 1) * step] for n in range(sizes[0])]
-    return [_nested(part, sizes[1:], fortran=fortran) for part in parts]
+    return [_nest(part, sizes[1:], fortran=fortran) for part in parts]
 
 
 def _array_type(*_: Any) -> Any:
@@ -249,7 +249,7 @@ def _no_bytes(*given: Any) -> bytes:
     return b""
 
 
-def _ordered(*given: Any) -> dict[str, Any]:
+def _ordered_dict(*given: Any) -> dict[str, Any]:
     if given:
         raise ValueError("it makes a dictionary of something")
     return {}
@@ -265,7 +265,7 @@ def _entries(items: Sequence[Any]) -> dict[str, Any]:
 
 _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("datetime", "datetime"): _time,
-    ("collections", "OrderedDict"): _ordered,
+    ("collections", "OrderedDict"): _ordered_dict,
     ("numpy", "ndarray"): _array_type,
     ("numpy", "dtype"): _DType,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,

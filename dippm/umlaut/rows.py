@@ -81,7 +81,7 @@ def rows_of_folder(folder: Path) -> list[CallRow]:
         RunError: if it holds no run.
     """
     recorded = read_folder(folder)
-    sampled = _sampled(recorded.samples)
+    sampled = _read_series(recorded.samples)
     return rows_of(recorded.start, recorded.spans, recorded.values, sampled)
 
 
@@ -166,7 +166,7 @@ def _value(
     """Return one metric of a call, and its series if it was sampled."""
     name, seconds = about.get("name", ""), _seconds(span)
     if name and "series" in about:
-        return _reduced(span, about, sampled)
+        return _reduce(span, about, sampled)
     if name in span.values:
         return span.values[name], ()
     if seconds is None:
@@ -192,7 +192,7 @@ def _of_value(start: Start, value: Value, method_name: str, types: Logged) -> Ca
     )
 
 
-def _reduced(
+def _reduce(
     span: Span, about: Mapping[str, Any], sampled: Sampling
 ) -> tuple[float | Absent, tuple[tuple[float, float], ...]]:
     """Return the value of a sampled metric over a call, and its series."""
@@ -284,7 +284,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _sampled(files: Iterable[Path]) -> dict[tuple[str, str], SampledSeries]:
+def _read_series(files: Iterable[Path]) -> dict[tuple[str, str], SampledSeries]:
     """Return the readings in sampler files, ignoring unreadable files."""
     from dippm.measure.sampler_file import read
 

@@ -81,7 +81,7 @@ def stored_rows(store: str, uuid: str = "") -> list[CallRow]:
     return [
         row
         for run in reversed(runs)
-        for row in rows_of(run.start, run.spans, run.values, _sampled(run))
+        for row in rows_of(run.start, run.spans, run.values, _read_series(run))
     ]
 
 
@@ -101,7 +101,7 @@ def call_values(
     found: dict[str, list[float | Absent]] = {function: [] for function in functions}
     sampled: dict[tuple[str, str], SampledSeries] = {}
     for series in {calls.series(function, metric) for function in found} - {""}:
-        sampled |= _sampled(run, series)
+        sampled |= _read_series(run, series)
     for span in run.spans:
         value = calls.value(span, metric, sampled) if span.name in found else None
         if value is not None:
@@ -109,7 +109,7 @@ def call_values(
     return found
 
 
-def _sampled(run: StoredRun, series: str = "") -> dict[tuple[str, str], SampledSeries]:
+def _read_series(run: StoredRun, series: str = "") -> dict[tuple[str, str], SampledSeries]:
     """Return the readings of all series of a run, or of one series on all devices."""
     from dippm.umlaut.rows import SampledSeries
 

@@ -88,7 +88,7 @@ class LossTracker(_Tracker):
 
     def track(self, loss_values: Any, description: str = "loss") -> None:
         """Log a list of losses."""
-        self.benchmark.run.tell(description, "loss", _listed(loss_values), unit="loss")
+        self.benchmark.run.tell(description, "loss", _to_list(loss_values), unit="loss")
 
 
 class TTATracker(_Tracker):
@@ -97,7 +97,7 @@ class TTATracker(_Tracker):
     def track(self, accuracies: Any, description: str = "time to accuracy") -> None:
         """Log a list of accuracies."""
         self.benchmark.run.tell(
-            description, "time_to_accuracy", _listed(accuracies), unit="accuracy"
+            description, "time_to_accuracy", _to_list(accuracies), unit="accuracy"
         )
 
 
@@ -146,6 +146,6 @@ class TimedTTATracker(_Tracker):
         self._step += 1
 
 
-def _listed(data: Any) -> list[Any]:
+def _to_list(data: Any) -> list[Any]:
     found = plain(data)
     return found if isinstance(found, list) else [found]

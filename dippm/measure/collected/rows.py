@@ -63,8 +63,8 @@ def collected(folder: Path) -> Collected:
     _need_libraries()
     journal, damaged = read_journal(folder / JOURNAL)  # first: its rows may move to a shard
     files = shards(folder)
-    records = [record for path in files for record in _checked(path, read_shard(path))]
-    journal = _checked(folder / JOURNAL, journal)
+    records = [record for path in files for record in _check_types(path, read_shard(path))]
+    journal = _check_types(folder / JOURNAL, journal)
     campaigns, notes = read_campaigns(folder)
     if damaged:
         notes.insert(0, f"{len(damaged)} broken lines of the journal were left out")
@@ -83,7 +83,7 @@ def collected(folder: Path) -> Collected:
     return Collected(folder, frame(unique.values()), campaigns, tuple(names), tuple(notes))
 
 
-def _checked(path: Path, records: list[Any]) -> list[dict[str, Any]]:
+def _check_types(path: Path, records: list[Any]) -> list[dict[str, Any]]:
     """Return the records of a file after checking the type of each value.
 
     Raises:

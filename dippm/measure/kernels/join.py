@@ -171,7 +171,7 @@ def _units(
     words = {path: frozenset(k for c in group for k in c.kinds) for path, group in calls.items()}
 
     def split(unit: _Unit) -> list[_Unit]:
-        path = _known(unit.path, calls)
+        path = _graph_path(unit.path, calls)
         known = everything if path is None else words.get(path, frozenset())
         if unit.kind in known or not unit.inside:
             return [unit]
@@ -190,7 +190,7 @@ def _all(unit: _Unit) -> Iterable[int]:
         yield from _all(inner)
 
 
-def _known(path: str | None, calls: Mapping[str, Sequence[_Candidate]]) -> str | None:
+def _graph_path(path: str | None, calls: Mapping[str, Sequence[_Candidate]]) -> str | None:
     """Return a module's path in the graph's notation."""
     if path is None or path in calls:
         return path
@@ -204,7 +204,7 @@ def _owners(
     """Return the owner of each unit by its instance."""
     groups: dict[str | None, list[_Unit]] = defaultdict(list)
     for unit in units:
-        groups[_known(unit.path, calls)].append(unit)
+        groups[_graph_path(unit.path, calls)].append(unit)
     everything = sorted((c for group in calls.values() for c in group), key=lambda c: c.position)
     owners: dict[int, KernelOwner] = {}
     for path, group in groups.items():
@@ -260,12 +260,13 @@ def aligned(
     like = np.array([[name in known for known in kinds] for name in names], dtype=bool)
     like = like.reshape(len(names), len(kinds))
     gains = np.where(like, np.asarray(weights, dtype=np.float64).reshape(1, -1), 0.0)
+    # best[i, j]: largest weight of matches between the first i names and the first j entries.
     best = np.zeros((len(names) + 1, len(kinds) + 1))
     for i in range(len(names)):
         taken = np.where(like[i], best[i, :-1] + gains[i], 0.0)
         best[i + 1, 1:] = np.maximum.accumulate(np.maximum(best[i, 1:], taken))
     found: list[int | None] = [None] * len(names)
-    i, j = len(names), len(kinds)
+    i, j = len(names), len(kinds)  # trace the matches back from the full lists
     while i and j:
         if best[i, j] == best[i - 1, j]:
             i -= 1

@@ -84,7 +84,9 @@ def _calls(events: Sequence[Event], *, has_paths: bool) -> list[_Call]:
     for event in events:
         threads[event.get("tid")].append(event)
     calls = [
-        call for thread in threads.values() for call in _nested(thread, "" if has_paths else None)
+        call
+        for thread in threads.values()
+        for call in _nest_calls(thread, "" if has_paths else None)
     ]
     calls.sort(key=lambda call: call.start_ns)
     for number, call in enumerate(calls):
@@ -92,7 +94,7 @@ def _calls(events: Sequence[Event], *, has_paths: bool) -> list[_Call]:
     return calls
 
 
-def _nested(events: Iterable[Event], path: str | None) -> Iterator[_Call]:
+def _nest_calls(events: Iterable[Event], path: str | None) -> Iterator[_Call]:
     """Yield the operators of one thread, each with its enclosing one."""
     around: list[tuple[int, str | None, Part, _Call | None]] = []
     for event in sorted(events, key=lambda e: (_ns(e["ts"]), -_ns(e["dur"]))):

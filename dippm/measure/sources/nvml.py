@@ -161,7 +161,7 @@ class NvmlSource(DeviceCounters):
 
     def __init__(self, context: DeviceContext, only: Collection[str] | None = None) -> None:
         scope: Scope = "slice" if context.is_slice else "device"
-        self.quantities = tuple(_scoped(quantity, scope) for quantity in QUANTITIES)
+        self.quantities = tuple(_with_scope(quantity, scope) for quantity in QUANTITIES)
         super().__init__(Calls(self.name, _calls(context, only), _explain))
 
 
@@ -181,7 +181,7 @@ def open_nvml(device: str | int = 0, *, only: Collection[str] | None = None) -> 
     )
 
 
-def _scoped(quantity: Quantity, scope: Scope) -> Quantity:
+def _with_scope(quantity: Quantity, scope: Scope) -> Quantity:
     if quantity.name in {"memory_used_mb", "memory_total_mb"}:
         return Quantity(quantity.name, quantity.unit, scope, quantity.about)
     return quantity

@@ -208,6 +208,7 @@ class TreeSource:
         return groups
 
     def _settle(self, heir: Process | None, members: list[Process]) -> None:
+        # CPU time of ended processes that their heir's account has not gained is kept here.
         missing_s = sum(process.own_s + process.waited_before_s for process in members)
         if heir is not None:
             missing_s -= heir.waited_s - heir.waited_before_s

@@ -80,17 +80,17 @@ def start(server: Server, sharing: Sharing) -> dict[str, str]:
     Raises:
         CollocationError: if it does not start; the caller has to stop what did.
     """
-    _make(server)
+    _create_directories(server)
     with tempfile.TemporaryFile() as talk:  # reading a pipe would wait for the daemon to exit
-        started = _program([_found(), "-d"], server, stdout=talk, stderr=subprocess.STDOUT)
+        started = _program([_find_program(), "-d"], server, stdout=talk, stderr=subprocess.STDOUT)
         if started.returncode:
             talk.seek(0)
-            raise _failed(server, talk.read().decode(errors="replace"))
+            raise _server_error(server, talk.read().decode(errors="replace"))
     _until(lambda: _listens(server), PATIENCE_S)  # the daemon may be slow to listen
-    facts = _limited(server, sharing)
+    facts = _set_limits(server, sharing)
     _ask(server, f"start_server -uid {os.getuid()}")
     if not _until(lambda: _ask(server, "get_server_list").split(), PATIENCE_S):
-        raise _failed(server, "no server came up")
+        raise _server_error(server, "no server came up")
     return facts
 
 
@@ -130,7 +130,7 @@ def stop(server: Server) -> UndoOutcome:
     return UndoOutcome("undone", f"{folder} was removed") if was_there else UndoOutcome("nothing")
 
 
-def _limited(server: Server, sharing: Sharing) -> dict[str, str]:
+def _set_limits(server: Server, sharing: Sharing) -> dict[str, str]:
     """Set the server's limits for all clients, and return them as it reports them."""
     limits = {}
     if sharing.thread_percent is not None:
@@ -143,11 +143,11 @@ def _limited(server: Server, sharing: Sharing) -> dict[str, str]:
             limits["mps.memory_limit"] = _ask(server, f"get_{which}")
     for name, said in limits.items():
         if not any(map(str.isdigit, said)):  # errors are plain text with exit code 0
-            raise _failed(server, f"{name} is not set: {said or 'no answer'}")
+            raise _server_error(server, f"{name} is not set: {said or 'no answer'}")
     return limits
 
 
-def _make(server: Server) -> None:
+def _create_directories(server: Server) -> None:
     try:
         os.mkdir(server.folder, 0o700)
         for path in server.directories.values():
@@ -158,7 +158,7 @@ def _make(server: Server) -> None:
         raise CollocationError(message, hint) from error
 
 
-def _found() -> str:
+def _find_program() -> str:
     program = shutil.which(PROGRAM)
     if program is None:
         raise CollocationError(f"{PROGRAM} was not found", NO_PROGRAM)
@@ -172,11 +172,11 @@ def _limit(sharing: Sharing) -> str:
 def _ask(server: Server, command: str, patience_s: float = PATIENCE_S) -> str:
     """Send the server a command and return its answer."""
     answer = _program(
-        [_found()], server, patience_s, input=command.encode() + b"\n", capture_output=True
+        [_find_program()], server, patience_s, input=command.encode() + b"\n", capture_output=True
     )
     said = (answer.stdout + answer.stderr).decode(errors="replace").strip()
     if answer.returncode:
-        raise _failed(server, f"{command}: {said}")
+        raise _server_error(server, f"{command}: {said}")
     return said
 
 
@@ -200,10 +200,10 @@ def _program(
             words, env={**kept, **own}, timeout=patience_s, start_new_session=True, **pipes
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _failed(server, str(error)) from error
+        raise _server_error(server, str(error)) from error
 
 
-def _failed(server: Server, said: str) -> CollocationError:
+def _server_error(server: Server, said: str) -> CollocationError:
     log = Path(server.directories["CUDA_MPS_LOG_DIRECTORY"], "control.log")
     try:
         last = log.read_text(errors="replace").strip().splitlines()[-1:]

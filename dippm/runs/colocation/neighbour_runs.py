@@ -151,7 +151,7 @@ def shared_energy(runs: Sequence[StoredRun], *, idle_w: float | None = None) -> 
     seconds = max(0.0, (end - begin) / 1e9)
     if not seconds:
         return SharedEnergy(0.0, Absent("they never ran all at once"), (), "", idle_w)
-    counted = [_counted(run, begin, end) for run in runs]
+    counted = [_measured_energy(run, begin, end) for run in runs]
     known = [energy for energy in counted if not isinstance(energy, Absent)]
     if not known:
         return SharedEnergy(seconds, counted[0], (), "", idle_w)
@@ -164,7 +164,7 @@ def shared_energy(runs: Sequence[StoredRun], *, idle_w: float | None = None) -> 
     return SharedEnergy(seconds, all_j, parts, rule, idle_w)
 
 
-def _counted(run: StoredRun, begin: int, end: int) -> float | Absent:
+def _measured_energy(run: StoredRun, begin: int, end: int) -> float | Absent:
     counters = [column for column in run.columns if _is_of_board(column)]
     if not counters:
         return Absent("no board's energy was sampled: add nvml to --metrics")

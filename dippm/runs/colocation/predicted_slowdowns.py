@@ -56,7 +56,7 @@ def predict_slowdowns(runs: Sequence[StoredRun]) -> Mapping[str, PredictedSlowdo
         return "the predictions beside the runs are of different conditions"
     try:
         how = _sharing(runs)
-        found = _predicted(known, conditions, {**shared[0], "device": devices.pop()}, how)
+        found = _predict(known, conditions, {**shared[0], "device": devices.pop()}, how)
     except DippmError as error:
         return error.message
     return {run.uuid: one for run, one in zip(runs, found, strict=True)}
@@ -89,7 +89,7 @@ def _word(run: StoredRun) -> str:
     return tags.get("collocation", "") or tags.get("sharing", "").partition(" + ")[0]
 
 
-def _predicted(
+def _predict(
     documents: Sequence[Mapping[str, Any]],
     conditions: Sequence[Mapping[str, Any]],
     options: Mapping[str, Any],

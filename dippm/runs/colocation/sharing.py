@@ -45,7 +45,7 @@ class Sharing(NamedTuple):
             return cls("none")
         name, *limits = word.split(":")
         if name == "mps":
-            return _limited(cls("mps"), limits, text)
+            return _parse_limits(cls("mps"), limits, text)
         if PROFILE.fullmatch(word):
             return cls("mig", profile=word)
         raise _unknown(text)
@@ -58,7 +58,7 @@ class Sharing(NamedTuple):
         return ":".join(["mps", *threads, *memory])
 
 
-def _limited(sharing: Sharing, limits: list[str], text: str) -> Sharing:
+def _parse_limits(sharing: Sharing, limits: list[str], text: str) -> Sharing:
     for limit in limits:
         threads = re.fullmatch(r"([0-9]+(\.[0-9]+)?)%", limit)
         memory = re.fullmatch(r"([0-9]+)mb", limit)

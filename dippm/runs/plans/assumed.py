@@ -45,7 +45,7 @@ class AssumedBoards(NamedTuple):
             raise PlanError(f"{device.name} is no GPU", "Name one: `dippm devices` lists them.")
         return cls(device, number)
 
-    def look_at(self, devices: Sequence[str], sharing: Sequence[str]) -> None:
+    def check_sharing(self, devices: Sequence[str], sharing: Sequence[str]) -> None:
         """Raise if runs cannot share these GPUs, as the function of the same name does.
 
         MIG mode, other users and driver of the real GPUs are not known here.
@@ -55,7 +55,7 @@ class AssumedBoards(NamedTuple):
                 slices of a workload have to fit together.
             UnknownNameError: if they have no such MIG profile.
         """
-        ways = ways_of(devices, sharing)
+        ways = parse_sharing(devices, sharing)
         for index in devices:
             # A UUID may belong to any GPU; an index must exist.
             if index.isdecimal() and int(index) >= self.boards:
@@ -81,7 +81,7 @@ class AssumedBoards(NamedTuple):
 # Check of a plan's devices before anything starts; it changes nothing.
 
 
-def look_at(devices: Sequence[str], sharing: Sequence[str]) -> None:
+def check_sharing(devices: Sequence[str], sharing: Sequence[str]) -> None:
     """Raise if runs cannot share devices, as far as a look at them can tell.
 
     Args:
@@ -92,16 +92,16 @@ def look_at(devices: Sequence[str], sharing: Sequence[str]) -> None:
         CollocationError: if there are no such devices, or they cannot be shared this way.
         UnknownNameError: if a device has no such MIG profile.
     """
-    ways = set(ways_of(devices, sharing))
+    ways = set(parse_sharing(devices, sharing))
     if not devices:
         return
     with boards(devices) as found:
         for board in found:
             for way in ways:
-                _look(board, way)
+                _check_board(board, way)
 
 
-def ways_of(devices: Sequence[str], sharing: Sequence[str]) -> list[Sharing]:
+def parse_sharing(devices: Sequence[str], sharing: Sequence[str]) -> list[Sharing]:
     """Return the way in which each of some runs shares the same devices.
 
     Raises:
@@ -117,7 +117,7 @@ def ways_of(devices: Sequence[str], sharing: Sequence[str]) -> list[Sharing]:
     return ways
 
 
-def _look(board: Board, way: Sharing) -> None:
+def _check_board(board: Board, way: Sharing) -> None:
     if way.kind == "mig":
         check_mode(board)
         names = [profile.name for profile in profiles(board)]

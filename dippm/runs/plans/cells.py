@@ -75,7 +75,7 @@ def replaced(data: bytes, texts: dict[Cell, str]) -> bytes:
     """Return the bytes with new text in some cells, padded to the old width where it fits."""
     pieces, at = [], 0
     for cell in sorted(texts, key=lambda cell: cell.start):
-        pieces += [data[at : cell.start], _fitted(texts[cell], data[cell.start : cell.end])]
+        pieces += [data[at : cell.start], _pad(texts[cell], data[cell.start : cell.end])]
         at = cell.end
     return b"".join([*pieces, data[at:]])
 
@@ -86,7 +86,7 @@ def quoted(text: str) -> str:
     return text if plain else '"' + text.replace('"', '""') + '"'
 
 
-def _fitted(text: str, before: bytes) -> bytes:
+def _pad(text: str, before: bytes) -> bytes:
     spelled = quoted(text).encode()
     on_the_right = before[:1] in (b" ", b"\t")
     return spelled.rjust(len(before)) if on_the_right else spelled.ljust(len(before))

@@ -69,15 +69,15 @@ class WorkloadExecutor:
         """Execute the workload; return the numbers of the rows that were started."""
         with ExitStack() as undone, self._selector:
             try:
-                seats = self._seats(undone)
+                seats = self._allocate_seats(undone)
             except DippmError as error:
-                self._refused(error)
+                self._record_refusal(error)
                 return ()
             if not self._interrupts.count:
                 self._carry_out(seats)
         return tuple(one.row.number for one in self._running) if self._passed else ()
 
-    def _seats(self, undone: ExitStack) -> dict[int, Seat]:
+    def _allocate_seats(self, undone: ExitStack) -> dict[int, Seat]:
         """Return the seat of each row by number; rows of the same devices share them."""
         by_devices: dict[tuple[str, ...], list[PlanRow]] = {}
         for row in self._rows:
@@ -96,7 +96,7 @@ class WorkloadExecutor:
             found.update({row.number: seat for row, seat in zip(rows, seats, strict=True)})
         return found
 
-    def _refused(self, error: DippmError) -> None:
+    def _record_refusal(self, error: DippmError) -> None:
         for row in self._rows:
             self._observer.say(f"row {row.number}: {error.message}")
         self._writer.write({row.number: (NOT_SEATED, "") for row in self._rows})
@@ -109,18 +109,18 @@ class WorkloadExecutor:
         try:
             for row in self._rows:
                 self._start(row, seats[row.number], gate)
-            self._until(lambda: all(one.ready or one.over for one in self._running))
+            self._wait_until(lambda: all(one.ready or one.over for one in self._running))
             self._passed = not self._asked and all(not one.over for one in self._running)
             if self._passed:
-                self._go(gate)
-                self._until(lambda: all(one.over for one in self._running))
+                self._start_all(gate)
+                self._wait_until(lambda: all(one.over for one in self._running))
         except BaseException:
             for one in (*self._running, *self._running):  # the second request ends it at once
                 one.ask()
             raise
         finally:
             gate.close()
-            self._until(lambda: all(one.over for one in self._running))
+            self._wait_until(lambda: all(one.over for one in self._running))
             self._selector.unregister(self._interrupts.handle)
 
     def _start(self, row: PlanRow, seat: Seat, gate: StartBarrier) -> None:
@@ -140,10 +140,10 @@ class WorkloadExecutor:
         one = RunningRow(row, letter, config, environment, gate, self._observer.line)
         self._journal.write(row=row.number, process=str(one.process))
         self._running.append(one)
-        self._selector.register(one.report, selectors.EVENT_READ, lambda: self._hear(one))
+        self._selector.register(one.report, selectors.EVENT_READ, lambda: self._read_report(one))
         self._selector.register(one.output, selectors.EVENT_READ, lambda: self._print(one))
 
-    def _go(self, gate: StartBarrier) -> None:
+    def _start_all(self, gate: StartBarrier) -> None:
         """Record what is about to happen, then start all rows at once."""
         for one in self._running:
             self._journal.write(row=one.row.number, run=one.run, folder=one.folder)
@@ -156,17 +156,17 @@ class WorkloadExecutor:
         self._began = time.monotonic()
         gate.open(len(self._running))
 
-    def _until(self, reached: Callable[[], bool]) -> None:
+    def _wait_until(self, reached: Callable[[], bool]) -> None:
         while not reached():
             wait_s = max(0.0, min(LOOK_S, self._ask_again - time.monotonic()))
             for key, _ in self._selector.select(wait_s):
                 key.data()
             if self._interrupts.count > self._asked:  # counted without waking the selector
-                self._ask()
+                self._request_end()
             if time.monotonic() >= self._ask_again:
-                self._ask()
+                self._request_end()
 
-    def _hear(self, one: RunningRow) -> None:
+    def _read_report(self, one: RunningRow) -> None:
         if one.hear():
             return
         for handle in (one.report, one.output):
@@ -188,9 +188,9 @@ class WorkloadExecutor:
     def _interrupted(self) -> None:
         self._interrupts.seen()
         if self._interrupts.count > self._asked:
-            self._ask()
+            self._request_end()
 
-    def _ask(self) -> None:
+    def _request_end(self) -> None:
         self._asked += 1
         if self._asked == 1:
             self._observer.say("interrupting what runs; once more ends it at once")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dippm.errors import DippmError, PlanError
-from dippm.runs.plans.assumed import AssumedBoards, look_at
+from dippm.runs.plans.assumed import AssumedBoards, check_sharing
 from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.run_configs import arguments_of, resolve_command
 from dippm.runs.plans.status import Process
@@ -89,7 +89,7 @@ def check(rows: Sequence[PlanRow], plan: Path | None, assumed: AssumedBoards | N
     """
     known: dict[object, DippmError | None] = {}
     plan_folder = plan.parent if plan else None
-    found = {row.number: _wrong(row, rows, plan_folder, known, assumed) for row in rows}
+    found = {row.number: _find_error(row, rows, plan_folder, known, assumed) for row in rows}
     errors = {number: error for number, error in found.items() if error is not None}
     if not errors:
         return
@@ -103,7 +103,7 @@ def check(rows: Sequence[PlanRow], plan: Path | None, assumed: AssumedBoards | N
     raise PlanError("\n".join(lines), first.hint) from first
 
 
-def _wrong(
+def _find_error(
     row: PlanRow,
     rows: Sequence[PlanRow],
     plan_folder: Path | None,
@@ -111,7 +111,7 @@ def _wrong(
     assumed: AssumedBoards | None,
 ) -> DippmError | None:
     """Return why a row cannot be run; results in `known` are reused."""
-    ways = sorted(other.sharing for other in rows if _together(row, other))
+    ways = sorted(other.sharing for other in rows if _start_together(row, other))
     steps: dict[object, Callable[[], object]] = {
         ("file", row.file): lambda: resolve_command(row.file, arguments_of(row), plan_folder),
     }
@@ -119,26 +119,26 @@ def _wrong(
         steps |= {
             ("listeners", row.listeners, row.devices): lambda: metrics_of(row),
             ("profiler", row.listeners, row.file): lambda: _profiler_works(row, plan_folder),
-            ("devices", row.devices, *ways): lambda: look_at(row.devices, ways),
+            ("devices", row.devices, *ways): lambda: check_sharing(row.devices, ways),
         }
     else:
         steps |= {
             ("listeners", row.listeners): lambda: check_names(split_profiler(row.listeners)[0]),
-            ("devices", row.devices, *ways): lambda: assumed.look_at(row.devices, ways),
+            ("devices", row.devices, *ways): lambda: assumed.check_sharing(row.devices, ways),
         }
     for what, step in steps.items():
         if what not in known:
-            known[what] = _error_of(step)
+            known[what] = _catch_error(step)
         if (error := known[what]) is not None:
             return error
     return None
 
 
-def _together(one: PlanRow, other: PlanRow) -> bool:
+def _start_together(one: PlanRow, other: PlanRow) -> bool:
     return (one.key, one.devices) == (other.key, other.devices)
 
 
-def _error_of(step: Callable[[], object]) -> DippmError | None:
+def _catch_error(step: Callable[[], object]) -> DippmError | None:
     try:
         step()
     except DippmError as error:

@@ -39,11 +39,11 @@ class StatusWriter:
         self._trouble = ""
         self.place = plan.path
         if not plan.slots:
-            self._turn_aside("")
+            self._divert("")
         elif not may_be_written(plan.path):
-            self._turn_aside("the plan may not be written")
+            self._divert("the plan may not be written")
         elif plan.status_file.exists():
-            self._take_up()
+            self._merge_status_file()
 
     def row(self, number: int) -> PlanRow:
         """Return a row with its latest status."""
@@ -59,7 +59,7 @@ class StatusWriter:
         try:
             self._write()
         except OSError as error:
-            self._complain(f"the status of rows cannot be written to {self.place}: {error}")
+            self._report_failure(f"the status of rows cannot be written to {self.place}: {error}")
 
     def _write(self) -> None:
         if self.place == self._plan.path:
@@ -68,30 +68,32 @@ class StatusWriter:
                 write_whole(self.place, data)
                 self._hash = _digest(data)
                 return
-            self._turn_aside("the plan was changed by somebody else meanwhile")
+            self._divert("the plan was changed by somebody else meanwhile")
         write_whole(self.place, write_table(self._rows.values()))
 
-    def _turn_aside(self, why: str) -> None:
+    def _divert(self, why: str) -> None:
         self.place = self._plan.status_file
         if why:
             self._say(f"{why}: the status of its rows goes to {self.place.name}")
 
-    def _take_up(self) -> None:
+    def _merge_status_file(self) -> None:
         """Merge a status file into the plan, and remove it."""
         before = self.place
-        self.write({row.number: (row.status, row.run) for row in self._plan.rows if _noted(row)})
+        self.write(
+            {row.number: (row.status, row.run) for row in self._plan.rows if _has_status(row)}
+        )
         if self.place == before and not self._trouble:
             with contextlib.suppress(OSError):
                 self._plan.status_file.unlink()
                 self._say(f"{self._plan.status_file.name} was taken over into the plan")
 
-    def _complain(self, trouble: str) -> None:
+    def _report_failure(self, trouble: str) -> None:
         if not self._trouble:
             self._say(trouble)
         self._trouble = trouble
 
 
-def _noted(row: PlanRow) -> bool:
+def _has_status(row: PlanRow) -> bool:
     return row.status != Status() or bool(row.run)
 
 

@@ -157,7 +157,7 @@ def _axis(name: str, given: Any) -> Any:
     values = given.get("values") if isinstance(given, dict) else given
     if isinstance(given, dict) and "values" not in given:
         low, high = given.get("min"), given.get("max")
-        if not {"min", "max"} <= set(given) <= {"min", "max", "log"} or not _ordered(low, high):
+        if not {"min", "max"} <= set(given) <= {"min", "max", "log"} or not _is_ordered(low, high):
             hint = "Give {values: [...]}, or {min: 1, max: 9} with log: true for a factor."
             raise PlanError(f"parameter {name!r} has neither values nor a range", hint)
         if given.get("log") and float(low or 0) <= 0:
@@ -173,7 +173,7 @@ def _axis(name: str, given: Any) -> Any:
     return values
 
 
-def _ordered(low: Any, high: Any) -> bool:
+def _is_ordered(low: Any, high: Any) -> bool:
     if not isinstance(low, int | float) or not isinstance(high, int | float):
         return False
     return math.isfinite(low) and math.isfinite(high) and low < high
@@ -198,7 +198,7 @@ def _random(axes: dict[str, Any], held: Mapping[Any, Any]) -> Iterator[dict[str,
         if "runs" not in held:
             raise PlanError("a range has no end of values", "Say how many runs, as runs: 20.")
         runs = _whole("runs", held["runs"], 1)
-        return ({name: _drawn(axis, chance) for name, axis in axes.items()} for _ in range(runs))
+        return ({name: _draw(axis, chance) for name, axis in axes.items()} for _ in range(runs))
     total = math.prod(map(len, axes.values()))
     if total > sys.maxsize:
         raise PlanError("these parameters have more combinations than can be counted", FEWER)
@@ -206,7 +206,7 @@ def _random(axes: dict[str, Any], held: Mapping[Any, Any]) -> Iterator[dict[str,
     return (_combination(axes, place) for place in chance.sample(range(total), runs))
 
 
-def _drawn(axis: Any, chance: random.Random) -> Any:
+def _draw(axis: Any, chance: random.Random) -> Any:
     if isinstance(axis, list):
         return chance.choice(axis)
     low, high = axis["min"], axis["max"]

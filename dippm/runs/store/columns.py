@@ -70,7 +70,7 @@ def read_columns(files: Iterable[Path]) -> tuple[list[Column], list[str]]:
         source = f"{series.source}:{device}" if several and device else series.source
         for column in _columns(source, series):
             parts.setdefault(column.series, []).append(column)
-    return [_joined(columns) for columns in parts.values()], remarks
+    return [_join(columns) for columns in parts.values()], remarks
 
 
 def _columns(source: str, series: Series) -> Iterator[Column]:
@@ -92,7 +92,7 @@ def _device(file: Path) -> str:
     return "-".join(file.stem.split("-")[3:])
 
 
-def _joined(parts: list[Column]) -> Column:
+def _join(parts: list[Column]) -> Column:
     import numpy as np
 
     if len(parts) == 1:

@@ -85,7 +85,7 @@ class RunStore:
         """
         with contextlib.ExitStack() as locks, stage("attaching runs"):
             # In sorted order, so that two processes cannot deadlock.
-            return self._attach([f for f in sorted(folders) if _is_alone(f, locks, wait)])
+            return self._attach([f for f in sorted(folders) if _lock_folder(f, locks, wait)])
 
     def _attach(self, folders: Sequence[Path]) -> dict[Path, StoredRun | DippmError]:
         """Attach folders whose locks are held; a failure does not affect the others."""
@@ -100,13 +100,13 @@ class RunStore:
                 uuid = read_folder(folder).start.uuid
                 try:
                     with failures_of(self.location, "cannot read"):
-                        found = self._of_uuid(uuid)
+                        found = self._find_uuid(uuid)
                 except DippmError as error:
                     unread = error
                     raise
                 with failures_of(self.location, "cannot write the run to"):
                     if found is not None and COMPLETE in found.tags:
-                        outcome[folder] = self._stored(found)
+                        outcome[folder] = self._to_stored_run(found)
                     else:
                         gathered[folder] = gather(folder)
             except DippmError as error:
@@ -114,10 +114,10 @@ class RunStore:
         try:
             with failures_of(self.location, "cannot write the run to"):
                 self._write(list(gathered.values()))
-                for folder, of_it in gathered.items():
-                    found = self._of_uuid(of_it.recorded.start.uuid)
+                for folder, contents in gathered.items():
+                    found = self._find_uuid(contents.recorded.start.uuid)
                     assert found is not None
-                    outcome[folder] = self._stored(found)
+                    outcome[folder] = self._to_stored_run(found)
         except DippmError as error:
             if len(gathered) > 1:
                 return outcome | {f: self._attach([f])[f] for f in gathered}
@@ -157,7 +157,7 @@ class RunStore:
         with failures_of(self.location, "cannot read"):
             found = (
                 run
-                for run in map(self._stored, self._runs.find(clauses, named))
+                for run in map(self._to_stored_run, self._runs.find(clauses, named))
                 if holds(run.words, search) and status in (None, run.status)
             )
             runs = [run for run, _ in zip(found, range(limit), strict=False)]
@@ -210,7 +210,7 @@ class RunStore:
         with failures_of(self.location, "cannot read"):
             rows = zip(self._runs.find(clauses), range(3), strict=False)
             found = {run.uuid: run for run in beside if run.uuid.startswith(prefix)}
-            found |= {run.uuid: run for run in (self._stored(row) for row, _ in rows)}
+            found |= {run.uuid: run for run in (self._to_stored_run(row) for row, _ in rows)}
             if not found:
                 raise RunError(f"there is no run {prefix} in {self.location.shown()}", hint)
             if len(found) > 1:
@@ -254,17 +254,17 @@ class RunStore:
         """Write runs in steps: first the entries, then artifacts, then everything else."""
         ids: dict[str, str] = {}
         with self._runs.transaction():
-            for of_it in gathered:
-                start = of_it.recorded.start
-                found = self._of_uuid(start.uuid)
+            for contents in gathered:
+                start = contents.recorded.start
+                found = self._find_uuid(start.uuid)
                 if found is None or COMPLETE not in found.tags:
                     ids[start.uuid] = self._create(start) if found is None else found.id
-        missing = [of_it for of_it in gathered if of_it.recorded.start.uuid in ids]
-        for of_it in missing:
-            self._put(of_it, ids[of_it.recorded.start.uuid])
+        missing = [contents for contents in gathered if contents.recorded.start.uuid in ids]
+        for contents in missing:
+            self._put(contents, ids[contents.recorded.start.uuid])
         with self._runs.transaction():
-            for of_it in missing:
-                self._log(of_it, ids[of_it.recorded.start.uuid])
+            for contents in missing:
+                self._log(contents, ids[contents.recorded.start.uuid])
 
     def _create(self, start: Start) -> str:
         return self._runs.create(
@@ -291,7 +291,7 @@ class RunStore:
         self._runs.log(id_, metrics, params, logged_tags(gathered))
         ended_ms = gathered.end.at.wall_ns // 1_000_000
         self._runs.end(id_, TERMINAL.get(gathered.end.status, "FAILED"), ended_ms)
-        for beside in self._beside(start.uuid):
+        for beside in self._workload_runs(start.uuid):
             if PARENT not in beside.tags:  # MLflow's page then nests it below ours
                 self._runs.log(beside.id, (), {}, {PARENT: id_})
         self._runs.log(id_, (), {}, {COMPLETE: "1"})
@@ -303,12 +303,12 @@ class RunStore:
             StoreError: if the store cannot be read.
         """
         with failures_of(self.location, "cannot read"):
-            return tuple(beside.id for beside in self._beside(run.uuid))
+            return tuple(beside.id for beside in self._workload_runs(run.uuid))
 
-    def _beside(self, uuid: str) -> Iterator[RunEntry]:
+    def _workload_runs(self, uuid: str) -> Iterator[RunEntry]:
         return self._runs.find([Clause("tags", RUN_TAG, "=", text(uuid, 64))])
 
-    def _of_uuid(self, uuid: str) -> RunEntry | None:
+    def _find_uuid(self, uuid: str) -> RunEntry | None:
         """Return MLflow's run with a uuid; a retried request may have created several."""
         found = list(self._runs.find([Clause("tags", UUID, "=", text(uuid, 64))]))
         found.sort(key=lambda run: (COMPLETE not in run.tags, run.id))
@@ -316,7 +316,7 @@ class RunStore:
             self._runs.delete(further.id)
         return found[0] if found else None
 
-    def _stored(self, run: RunEntry) -> StoredRun:
+    def _to_stored_run(self, run: RunEntry) -> StoredRun:
         said = run_fields(run)
 
         def fetch(path: str) -> Path | None:
@@ -371,7 +371,7 @@ def open_store(store: str | None = None) -> RunStore:
     return RunStore(location, connect(location))
 
 
-def _is_alone(folder: Path, locks: contextlib.ExitStack, wait: bool) -> bool:
+def _lock_folder(folder: Path, locks: contextlib.ExitStack, wait: bool) -> bool:
     """Lock a folder against other processes until the locks close; return False if one holds it."""
     try:
         lock = locks.enter_context(open(folder / ".attach.lock", "a"))  # noqa: SIM115

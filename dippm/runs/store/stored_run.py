@@ -143,11 +143,11 @@ class StoredRun:
     def _part(self, name: str, read: Callable[[Any], Part]) -> Part:
         """Return a part of the record with its types checked."""
         if name not in self._record:
-            raise _damaged(self.uuid, f"no {name}")
+            raise _damage_error(self.uuid, f"no {name}")
         try:
             return read(self._record[name])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _damaged(self.uuid, f"{name}: {error}") from error
+            raise _damage_error(self.uuid, f"{name}: {error}") from error
 
     def _document(self, path: str) -> dict[str, Any] | None:
         found = self.fetch(path)
@@ -158,7 +158,7 @@ class StoredRun:
             if not isinstance(held, dict):
                 raise ValueError(f"it is {shortened(repr(held))}")
         except (OSError, ValueError, RecursionError) as error:
-            raise _damaged(self.uuid, f"{path}: {error}") from error
+            raise _damage_error(self.uuid, f"{path}: {error}") from error
         return held
 
 
@@ -168,6 +168,6 @@ def _texts(held: Any) -> tuple[str, ...]:
     return tuple(held)
 
 
-def _damaged(uuid: str, what: str) -> RunError:
+def _damage_error(uuid: str, what: str) -> RunError:
     hint = "Its artifacts are lost or damaged; take them from a copy."
     return RunError(f"the record of run {uuid} cannot be read: {what}", hint)

@@ -52,7 +52,7 @@ def packages(program: str) -> dict[str, str]:
         return {"absent.python": reason, "absent.packages": reason}
     names: dict[str, str] = {}
     for folder in _site_folders(interpreter):
-        for name, version in _installed(folder):
+        for name, version in _installed_packages(folder):
             names.setdefault(name, version)
     texts = sorted(f"{name}=={version}" for name, version in names.items())
     return {"python": str(interpreter), "packages": "\n".join(texts)}
@@ -117,7 +117,7 @@ def _libraries(home: Path) -> Iterator[Path]:
         yield from sorted(home.glob(pattern))
 
 
-def _installed(folder: Path) -> Iterator[tuple[str, str]]:
+def _installed_packages(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield name and version of each distribution from the names of metadata folders."""
     try:
         entries = sorted(os.listdir(folder))

@@ -41,14 +41,14 @@ def iterations(items: Iterable[Item], name: str = "iteration") -> Iterator[Item]
     wanted = int(at) if asked and at.isdigit() else -1
     for number, item in enumerate(items):
         if number == wanted:
-            with _profiled(asked), span(name):
+            with _profile_context(asked), span(name):
                 yield item
         else:
             with span(name):
                 yield item
 
 
-def _profiled(asked: str) -> AbstractContextManager[Any]:
+def _profile_context(asked: str) -> AbstractContextManager[Any]:
     return _torch_profile() if asked == "torch" else _range()
 
 

@@ -199,14 +199,14 @@ class Run:
 _ALL: WeakSet[Run] = WeakSet()
 
 
-def _forked() -> None:
+def _replace_locks() -> None:
     """Replace locks after a fork: one held by another thread would never be released."""
     for run in _ALL:
         run._lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_replace_locks)
 
 _OPEN: list[Run] = []
 """Runs of this process, the innermost last: a new thread has an empty context."""
@@ -237,11 +237,11 @@ def current() -> Run | None:
         return here[0]
     if _OPEN:
         return _OPEN[-1]
-    return _joined()
+    return _join_parent_run()
 
 
 @cache
-def _joined() -> Run | None:
+def _join_parent_run() -> Run | None:
     named = os.environ.get(JOIN_VARIABLE)
     if not named:
         return None

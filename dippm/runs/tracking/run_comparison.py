@@ -175,14 +175,14 @@ def compare_run(
     on_gpu = not str(asked["device"]).startswith("CPU")
     figures = figures_of(steps, run.columns, timer=timer, on_gpu=on_gpu)
     noise, where = _noise(steps, foretold, run, earlier)
-    compared = tuple(_compared(t, foretold, figures, noise.get(t)) for t in COMPARED)
+    compared = tuple(_compare_target(t, foretold, figures, noise.get(t)) for t in COMPARED)
     conditions = [str(asked[k]) for k in ("device", "precision", "mode", "phase")]
     title = " · ".join([str(foretold["source"]), f"batch {asked['batch']}", *conditions])
     at = datetime.now(UTC).isoformat(timespec="seconds")
     return RunComparison(run.uuid, printable(title), compared, recorded, steps, where, at, figures)
 
 
-def _compared(
+def _compare_target(
     target: str, foretold: Mapping[str, Any], figures: RunFigures, noise: float | None
 ) -> TargetComparison:
     predicted = foretold.get(target)

@@ -233,7 +233,7 @@ class Growth:
         if points and at_s - points[-1][0] < self._apart_s:
             return False
         points.append((at_s, value))
-        if len(points) == MOST_POINTS:
+        if len(points) == MOST_POINTS:  # halve the points: memory stays bounded in a long run
             del points[1::2]
             self._apart_s = 2 * self._apart_s or 1.5 * (at_s - points[0][0]) / len(points)
         return True

@@ -57,7 +57,9 @@ def named_series(
             raise ListenerError(
                 f"there is no listener {listener!r}", f"There are: {', '.join(LISTENERS)}."
             )
-        of_it = [one for metric in LISTENERS[listener].metrics for one in _views(metric, held)]
+        of_it = [
+            one for metric in LISTENERS[listener].metrics for one in _find_series(metric, held)
+        ]
         if wanted and not of_it:
             raise ListenerError(
                 f"the run has no series of the listener {listener}",
@@ -67,7 +69,7 @@ def named_series(
     return tuple(found)
 
 
-def _views(metric: ListenerMetric, columns: tuple[Column, ...]) -> Iterator[ListenerSeries]:
+def _find_series(metric: ListenerMetric, columns: tuple[Column, ...]) -> Iterator[ListenerSeries]:
     done: set[tuple[str, str]] = set()
     for series in metric.series:
         pattern = re.compile(re.escape(series).replace(r"\*", "(.+)"))
@@ -80,10 +82,10 @@ def _views(metric: ListenerMetric, columns: tuple[Column, ...]) -> Iterator[List
                 continue
             done.add((part, device))
             name = metric.name.replace("{}", part) + (f" [{device}]" if device else "")
-            yield _named(name, metric, column, columns)
+            yield _to_series(name, metric, column, columns)
 
 
-def _named(
+def _to_series(
     name: str, metric: ListenerMetric, column: Column, columns: tuple[Column, ...]
 ) -> ListenerSeries:
     import numpy as np

@@ -1,1 +1,1 @@
-"""What a run costs: counters, and the protocol that turns them into one measurement."""
+"""Measuring the cost of a run: counters, and the protocol that turns them into a measurement."""

@@ -1,1 +1,1 @@
-"""What happened: runs that are tracked, stored, planned and placed on shared devices."""
+"""Runs: tracked, stored, planned and placed on shared devices."""

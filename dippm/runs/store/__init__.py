@@ -1,1 +1,1 @@
-"""Runs: what is recorded of one, the folder it is written to, and the store that keeps it."""
+"""The record of a run, the folder it is written to, and the store that keeps it."""

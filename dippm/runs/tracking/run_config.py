@@ -101,9 +101,12 @@ def _cwd() -> str:
 
 
 def write_to_memory(config: RunConfig) -> int:
-    """Return a file of memory that holds a run configuration, for a process that inherits it.
+    """Write a run configuration to an anonymous memory file, for a process that inherits it.
 
-    It may be larger than an argument, and is nobody's to read.
+    Unlike an argument, it is unlimited in size and invisible to other users.
+
+    Returns:
+        The descriptor of the file.
     """
     held = os.memfd_create("config", 0)
     with open(os.dup(held), "w", encoding="utf-8") as file:
@@ -113,7 +116,7 @@ def write_to_memory(config: RunConfig) -> int:
 
 
 def read_from_memory(descriptor: int) -> RunConfig:
-    """Return the run configuration that a memory file holds, and close it."""
+    """Read a run configuration from a memory file, and close it."""
     with open(descriptor, encoding="utf-8") as file:
         held = json.load(file)
     lists = {name: tuple(held[name]) for name in ("command", "metrics")}
@@ -121,13 +124,13 @@ def read_from_memory(descriptor: int) -> RunConfig:
 
 
 def checked(config: RunConfig) -> RunConfig:
-    """Return a run configuration that makes sense.
+    """Return the run configuration after checks, with listeners replaced by their sources.
 
     Raises:
-        RunError: if a rate or time makes none.
-        UnknownNameError: if there is no source of a name.
-        ListenerError: if a listener of radT's was named that cannot work here.
-        ProfilerError: if a profiler cannot.
+        RunError: if a rate is invalid.
+        UnknownNameError: if a source does not exist.
+        ListenerError: if a listener of radT's cannot work here.
+        ProfilerError: if the profiler cannot work here.
     """
     from dippm.base.written import decimal_number
     from dippm.errors import RunError

@@ -20,10 +20,10 @@ import torch
 
 from dippm.errors import DippmError
 from dippm.measure.kernels.join import KernelOwner, join_kernels, kind_of
-from dippm.measure.kernels.profile import profiled
+from dippm.measure.kernels.profile import profile_step
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import Regime
-from dippm.measure.regimes import prepared
+from dippm.measure.regimes import prepare_step
 from dippm.model.frontends import InputSpec, named
 from dippm.model.frontends.pytorch import convert_module
 from dippm.model.graph import ModelGraph, build
@@ -65,8 +65,8 @@ def _line(name: str, regime: Regime) -> tuple[float, float]:
     built = named.build(name, "cpu")
     module, inputs = built.module.eval(), (torch.randn(1, *IMAGE),)
     graph = _graph(module)
-    with prepared(module, inputs, regime, device=CPU) as step:
-        kernels = profiled(step, CPU, module=module)
+    with prepare_step(module, inputs, regime, device=CPU) as step:
+        kernels = profile_step(step, CPU, module=module)
     kernels = tuple(k for k in kernels if k.part != "optimizer")
     begin = time.perf_counter()
     places = join_kernels(kernels, graph)

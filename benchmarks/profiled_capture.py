@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from dippm.measure.kernels.profile import WARM_STEPS, profiled
+from dippm.measure.kernels.profile import WARM_STEPS, profile_step
 from dippm.measure.subject import load_subject
 from dippm.measure.timing import stopwatch
 from dippm.model.frontends import InputSpec
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return subject.module(*subject.inputs)
 
     def trace() -> int:
-        return len(profiled(step, device, module=subject.module))
+        return len(profile_step(step, device, module=subject.module))
 
     def tables() -> int:
         for _ in range(WARM_STEPS):

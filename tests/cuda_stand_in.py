@@ -72,7 +72,7 @@ class Gpu:
     kernels_ns: list[int] | None = field(default_factory=lambda: [1000])
     asked_before_profile: Counter[str] = field(default_factory=Counter)
 
-    def profiled(self, step: Any, *_: Any, before: Any, **__: Any) -> tuple[TracedKernel, ...]:
+    def profile_step(self, step: Any, *_: Any, before: Any, **__: Any) -> tuple[TracedKernel, ...]:
         """Answer for the profiler, which needs CUDA."""
         self.asked_before_profile = self.asked.copy()
         if self.kernels_ns is None:
@@ -166,7 +166,7 @@ def gpu() -> Iterator[Gpu]:
         mock.patch.multiple(torch.cuda, **answers),
         mock.patch("dippm.measure.context.open_source", opened),
         mock.patch("dippm.measure.context.open_context"),
-        mock.patch("dippm.measure.run.profiled", made.profiled),
+        mock.patch("dippm.measure.run.profile_step", made.profile_step),
         mock.patch("dippm.measure.run.displacer", return_value=torch.ones(4).sum),
     ):
         try:

@@ -13,7 +13,7 @@ import dippm
 from dataset.families.family import Workload
 from dataset.plan.configuration import Point, configuration_id
 from dippm.measure.collected.kernels import KEY as KERNELS
-from dippm.measure.collected.kernels import packed
+from dippm.measure.collected.kernels import pack_kernels
 from dippm.measure.columns import COLUMNS, MEASURED, PROVENANCE, SCHEMA_VERSION, Status
 
 NAMES = tuple(column.name for column in COLUMNS)
@@ -87,7 +87,7 @@ def _with_reasons(row: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
         absent |= {n: UNSAID for n in MEASURED if row[n] is None and n not in absent}
     row["absent"] = absent
     if kernels := outcome.columns.get(KERNELS):
-        row[KERNELS] = packed(kernels)
+        row[KERNELS] = pack_kernels(kernels)
     return row
 
 

@@ -26,7 +26,7 @@ AUTOCAST: Mapping[Precision, str] = {"amp": "float16", "amp-bf16": "bfloat16"}
 
 
 @contextmanager
-def prepared(
+def prepare_step(
     module: torch.nn.Module,
     inputs: Sequence[torch.Tensor],
     regime: Regime,

@@ -20,12 +20,12 @@ from dippm.measure.cold import NAMES as COLD_NAMES
 from dippm.measure.cold import NO_ROOM, NOT_COLD, cold_columns, displacer
 from dippm.measure.columns import ENERGY
 from dippm.measure.context import ON_A_CPU, Counters
-from dippm.measure.kernels.profile import profiled
+from dippm.measure.kernels.profile import profile_step
 from dippm.measure.kernels.record import TracedKernel, kernel_ms
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.provenance import machine
 from dippm.measure.readings import Absent
-from dippm.measure.regimes import flags, prepared
+from dippm.measure.regimes import flags, prepare_step
 from dippm.measure.sources.nvml_identity import driver_memory_mb
 from dippm.measure.state import BUSY, StateWatch, host_load
 from dippm.measure.timers import latency_columns
@@ -115,7 +115,7 @@ class Bench:
             ConditionsError: if the device cannot run the regime.
             torch.OutOfMemoryError: and any other error of the module.
         """
-        with prepared(module, inputs, regime, device=self.device) as step:
+        with prepare_step(module, inputs, regime, device=self.device) as step:
             memory.forget(self.device)  # memory of earlier types and layouts is not the model's
             marks = module if regime.mode == "eager" else None
             columns = self.measure_step(step, wanted=wanted or Wanted(), module=marks)
@@ -237,10 +237,10 @@ def kernels_of(
 ) -> Seen:
     """Return the kernels of one step, or the reason for none: the timed row remains valid.
 
-    See `profiled` for the arguments.
+    See `profile_step` for the arguments.
     """
     try:
-        kernels = profiled(step, device, module=module, before=before)
+        kernels = profile_step(step, device, module=module, before=before)
     except Exception as error:  # of the profiler, or for lack of its additional memory
         words = (str(error).strip().splitlines() or [""])[0][:200]
         return Absent(f"the profiled step failed: {type(error).__name__}: {words}")

@@ -87,7 +87,7 @@ class Benchmark:
         self._watch = Watch(self.folder, samples=bool(self._owner)) if self.folder else None
         self._sidecar: Sidecar | None = None
         if self._owner and self.folder:
-            self._sidecar = self._kept(self.folder, start.folder)
+            self._sidecar = self._start_sidecar(self.folder, start.folder)
             _tell_children(self.db_file, self.folder)
             atexit.register(self._at_exit)
 
@@ -178,7 +178,7 @@ class Benchmark:
             if wait_s and not _is_stored(self.folder):
                 self._warn("it is not in the store yet; `dippm runs --attach` says why")
 
-    def bound(self, name: str, metrics: Sequence[Metric]) -> tuple[CallMetric, ...]:
+    def bind(self, name: str, metrics: Sequence[Metric]) -> tuple[CallMetric, ...]:
         """Return the metrics of one function, with the sampled ones bound to this run."""
         adapted = [AdaptedMetric(metric, self, name) for metric in metrics if is_of_umlaut(metric)]
         metrics = [metric for metric in metrics if not is_of_umlaut(metric)]
@@ -221,12 +221,12 @@ class Benchmark:
             self._warn(f"{type(error).__name__}: {error}")
             return None, str(error)
 
-    def _kept(self, folder: Path, cwd: str) -> Sidecar | None:
+    def _start_sidecar(self, folder: Path, cwd: str) -> Sidecar | None:
         """Start the sidecar, which records the environment, and attaches the run at its end."""
         pid = os.getpid()
-        order = SidecarConfig(str(folder), "", pid, pid, 0.0, (), program=sys.executable, cwd=cwd)
+        config = SidecarConfig(str(folder), "", pid, pid, 0.0, (), program=sys.executable, cwd=cwd)
         try:
-            return start_sidecar(order)
+            return start_sidecar(config)
         except OSError as error:
             self._warn(f"it stays in {folder}: {error}")
             return None

@@ -37,13 +37,13 @@ class BenchmarkSupervisor:
         """Return the supervised function."""
         held = getattr(function, "__func__", function)  # of a static or class method
         name = self.name or str(getattr(held, "__name__", type(held).__name__))
-        metrics = self.benchmark.bound(name, self.metrics)
+        metrics = self.benchmark.bind(name, self.metrics)
         supervised: F = tracked(name=name, metrics=metrics, run=self.benchmark.run)(function)
         return supervised
 
     def __enter__(self) -> BenchmarkSupervisor:
         name = self.name or "block"
-        metrics = self.benchmark.bound(name, self.metrics)
+        metrics = self.benchmark.bind(name, self.metrics)
         block = self.benchmark.run.span(name, metrics=metrics)
         self._entered.set((*self._entered.get(), block))
         block.__enter__()

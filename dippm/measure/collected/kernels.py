@@ -23,12 +23,12 @@ KEY = "kernels"
 Kernels = Mapping[str, tuple[TracedKernel, ...]]
 
 
-def packed(kernels: Sequence[Mapping[str, Any]]) -> str:
+def pack_kernels(kernels: Sequence[Mapping[str, Any]]) -> str:
     """Return a kernel table as compressed text."""
     return base64.b64encode(zlib.compress(json.dumps(kernels).encode(), 9)).decode()
 
 
-def unpacked(text: str) -> list[dict[str, Any]]:
+def unpack_kernels(text: str) -> list[dict[str, Any]]:
     """Return the rows of a compressed table."""
     rows: list[dict[str, Any]] = json.loads(zlib.decompress(base64.b64decode(text)))
     return rows
@@ -53,10 +53,10 @@ def write_kernels(shard: Path, rows: Iterable[Row], others: Kernels | None = Non
     tables: dict[str, Sequence[Mapping[str, Any]]] = {
         key: [kernel.to_dict() for kernel in kernels] for key, kernels in (others or {}).items()
     }
-    tables |= {row["row_id"]: unpacked(row[KEY]) for row in rows if row.get(KEY)}
+    tables |= {row["row_id"]: unpack_kernels(row[KEY]) for row in rows if row.get(KEY)}
     if tables:
         path = shard.with_name(f"{_stem(shard)}{table.suffix()}")
-        write_whole(path, table.encoded(tables, name=path.name))
+        write_whole(path, table.encode_tables(tables, name=path.name))
 
 
 def kernels_of(shard: Path) -> Kernels:
@@ -90,7 +90,7 @@ def read_kernels(folder: Path) -> Kernels:
             found |= table.read(path)
     for row in journal:
         if row.get(KEY):
-            found[str(row["row_id"])] = tuple(map(TracedKernel.of, unpacked(row[KEY])))
+            found[str(row["row_id"])] = tuple(map(TracedKernel.of, unpack_kernels(row[KEY])))
     return found
 
 

@@ -209,7 +209,7 @@ def _owners(
     owners: dict[int, KernelOwner] = {}
     for path, group in groups.items():
         candidates = everything if path is None else calls.get(path, ())
-        pairs = aligned(
+        pairs = align(
             [unit.kind for unit in group],
             [candidate.kinds for candidate in candidates],
             [candidate.weight for candidate in candidates],
@@ -244,7 +244,7 @@ def _with_neighbours(
 # Alignment: a weighted longest common subsequence.
 
 
-def aligned(
+def align(
     names: Sequence[str], kinds: Sequence[Collection[str]], weights: Sequence[float]
 ) -> list[int | None]:
     """Return for each name the position of its match, in order and without crossings.

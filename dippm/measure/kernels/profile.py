@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dippm.base.progress import tell
 from dippm.measure.kernels.record import TracedKernel
-from dippm.measure.kernels.trace_file import marked, read
+from dippm.measure.kernels.trace_file import mark_modules, read
 from dippm.measure.timing import Step
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WARM_STEPS = 3
 QUIET = "99"
 
 
-def profiled(
+def profile_step(
     step: Step,
     device: torch.device,
     *,
@@ -51,7 +51,7 @@ def profiled(
     finish = _finish(device)
     with (
         tempfile.TemporaryDirectory(prefix="dippm-") as folder,
-        nullcontext() if module is None else marked(module),
+        nullcontext() if module is None else mark_modules(module),
     ):
         for _ in range(WARM_STEPS):
             step()

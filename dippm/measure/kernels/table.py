@@ -35,7 +35,7 @@ def suffix() -> str:
     return SUFFIXES[0 if find_spec("pyarrow") else 1]
 
 
-def encoded(tables: Mapping[str, Sequence[Row]], *, name: str) -> bytes:
+def encode_tables(tables: Mapping[str, Sequence[Row]], *, name: str) -> bytes:
     """Return the content of a file.
 
     Args:

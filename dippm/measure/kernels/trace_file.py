@@ -201,7 +201,7 @@ MARK = "dippm.module:"
 
 
 @contextmanager
-def marked(module: torch.nn.Module) -> Iterator[None]:
+def mark_modules(module: torch.nn.Module) -> Iterator[None]:
     """Let each submodule mark its calls with `MARK` and its path, within a block.
 
     The hooks are global: hooks on a module would keep attention layers from their fast path.

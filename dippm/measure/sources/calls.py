@@ -119,7 +119,7 @@ class Calls:
         warnings.warn(f"{self._source}: {what} dropped, {reason}", SourceDroppedWarning, 4)
 
 
-def spaced(
+def limit_cost(
     read: Callable[[], tuple[float, ...]], *, share: float = 0.002, least_s: float = 0.0
 ) -> Callable[[], tuple[float, ...]]:
     """Limit the cost of `read`: between real calls it repeats the last answer.

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere, spaced
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere, limit_cost
 from dippm.measure.sources.tree import descendants
 from dippm.measure.sources.tree_process import PAGE_MB, TICK_S
 
@@ -40,7 +40,7 @@ class CoresSource:
         self._calls = Calls(
             self.name,
             [
-                CounterCall(memory, spaced(self._look, least_s=LEAST_S)),
+                CounterCall(memory, limit_cost(self._look, least_s=LEAST_S)),
                 CounterCall(cpu, self._percent),
             ],
         )

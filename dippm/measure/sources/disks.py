@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere, spaced
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere, limit_cost
 from dippm.measure.sources.host import SECTOR_MB, real_devices
 
 NONE = "the kernel shows no disk here, as in some containers"
@@ -22,7 +22,7 @@ class DisksSource:
         self._proc = proc
         self._disks = disks
         self.quantities = _quantities((*disks, TOTAL))
-        self._calls = Calls(self.name, [CounterCall(self.quantities, spaced(self._count))])
+        self._calls = Calls(self.name, [CounterCall(self.quantities, limit_cost(self._count))])
 
     def read(self) -> Readings:
         """Read the counters of every disk."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dippm.measure.readings import Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere, spaced
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere, limit_cost
 
 SECTOR_MB = 512 / 2**20
 WINDOW_NS = 500_000_000
@@ -63,7 +63,7 @@ class HostSource:
         self._calls = Calls(
             self.name,
             [
-                CounterCall(tuple(by_name[name] for name in names.split()), spaced(reader))
+                CounterCall(tuple(by_name[name] for name in names.split()), limit_cost(reader))
                 for names, reader in readers
             ],
         )

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere, spaced
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere, limit_cost
 from dippm.measure.sources.tree import descendants
 from dippm.measure.sources.tree_process import Process
 
@@ -31,7 +31,7 @@ class ProcessesSource:
         self._exclude = frozenset(exclude)
         self._places: list[Process] = []
         self._gone: set[Process] = set()
-        self._looked = spaced(self._look)
+        self._looked = limit_cost(self._look)
         calls = [CounterCall(QUANTITIES[-1:], self._count)]
         calls += [
             CounterCall(QUANTITIES[3 * place : 3 * place + 3], self._of(place))

@@ -38,11 +38,11 @@ class Owner(NamedTuple):
     def here(cls) -> Owner:
         """Return the current process."""
         pid = os.getpid()
-        return cls(pid, started(pid) or 0, os.uname().nodename, boot())
+        return cls(pid, start_ticks(pid) or 0, os.uname().nodename, boot())
 
     def lives(self) -> bool:
         """Whether it is running on this machine now."""
-        return self.boot == boot() and started(self.pid) == self.started
+        return self.boot == boot() and start_ticks(self.pid) == self.started
 
 
 class Entry:
@@ -133,7 +133,7 @@ def entries(journal: Path) -> Iterator[Path]:
     yield from (path for _, path in sorted(dated, reverse=True))
 
 
-def started(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """Return the start of a process in clock ticks after boot; None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -39,7 +39,7 @@ class WorkloadExecutor:
         options: options of the plan.
         writer: records the status of rows.
         journal: records what a crash would have to undo.
-        interrupts: signals that ask to end.
+        interrupts: signals that request_end to end.
         observer: is notified of progress.
     """
 
@@ -74,7 +74,7 @@ class WorkloadExecutor:
                 self._record_refusal(error)
                 return ()
             if not self._interrupts.count:
-                self._carry_out(seats)
+                self._execute(seats)
         return tuple(one.row.number for one in self._running) if self._passed else ()
 
     def _allocate_seats(self, undone: ExitStack) -> dict[int, Seat]:
@@ -103,27 +103,27 @@ class WorkloadExecutor:
         for row in self._rows:
             self._observer.became(row, NOT_SEATED, 0.0)
 
-    def _carry_out(self, seats: dict[int, Seat]) -> None:
-        gate = StartBarrier()
+    def _execute(self, seats: dict[int, Seat]) -> None:
+        barrier = StartBarrier()
         self._selector.register(self._interrupts.handle, selectors.EVENT_READ, self._interrupted)
         try:
             for row in self._rows:
-                self._start(row, seats[row.number], gate)
+                self._start(row, seats[row.number], barrier)
             self._wait_until(lambda: all(one.ready or one.over for one in self._running))
             self._passed = not self._asked and all(not one.over for one in self._running)
             if self._passed:
-                self._start_all(gate)
+                self._start_all(barrier)
                 self._wait_until(lambda: all(one.over for one in self._running))
         except BaseException:
             for one in (*self._running, *self._running):  # the second request ends it at once
-                one.ask()
+                one.request_end()
             raise
         finally:
-            gate.close()
+            barrier.close()
             self._wait_until(lambda: all(one.over for one in self._running))
             self._selector.unregister(self._interrupts.handle)
 
-    def _start(self, row: PlanRow, seat: Seat, gate: StartBarrier) -> None:
+    def _start(self, row: PlanRow, seat: Seat, barrier: StartBarrier) -> None:
         config = run_config_of(
             self._workload,
             row,
@@ -137,13 +137,13 @@ class WorkloadExecutor:
         letter = self._workload.letters[self._workload.rows.index(row)]
         environment = environment_of(seat.environment, self._group, os.environ)
         self._journal.write(row=row.number)
-        one = RunningRow(row, letter, config, environment, gate, self._observer.line)
+        one = RunningRow(row, letter, config, environment, barrier, self._observer.line)
         self._journal.write(row=row.number, process=str(one.process))
         self._running.append(one)
         self._selector.register(one.report, selectors.EVENT_READ, lambda: self._read_report(one))
         self._selector.register(one.output, selectors.EVENT_READ, lambda: self._print(one))
 
-    def _start_all(self, gate: StartBarrier) -> None:
+    def _start_all(self, barrier: StartBarrier) -> None:
         """Record what is about to happen, then start all rows at once."""
         for one in self._running:
             self._journal.write(row=one.row.number, run=one.run, folder=one.folder)
@@ -154,7 +154,7 @@ class WorkloadExecutor:
             }
         )
         self._began = time.monotonic()
-        gate.open(len(self._running))
+        barrier.open(len(self._running))
 
     def _wait_until(self, reached: Callable[[], bool]) -> None:
         while not reached():
@@ -167,7 +167,7 @@ class WorkloadExecutor:
                 self._request_end()
 
     def _read_report(self, one: RunningRow) -> None:
-        if one.hear():
+        if one.read_reports():
             return
         for handle in (one.report, one.output):
             if handle in self._selector.get_map():
@@ -196,4 +196,4 @@ class WorkloadExecutor:
             self._observer.say("interrupting what runs; once more ends it at once")
         self._ask_again = time.monotonic() + PATIENCE_S
         for one in self._running:
-            one.ask()
+            one.request_end()

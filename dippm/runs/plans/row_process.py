@@ -28,16 +28,16 @@ ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class _Starter:
     """Holds the command back until the workload starts."""
 
-    def __init__(self, gate: int, report: int) -> None:
-        self._gate, self._report = gate, report
+    def __init__(self, barrier: int, report: int) -> None:
+        self._barrier, self._report = barrier, report
         self._asked = False
         for number in ASKED:
             signal.signal(number, self._note)
 
     def hold(self, start: Start, folder: Path | None) -> bool:
         self._say(ready=start.uuid if folder else "", folder=str(folder or ""))
-        token = os.read(self._gate, 1)
-        os.close(self._gate)
+        token = os.read(self._barrier, 1)
+        os.close(self._barrier)
         return token == GO and not self._asked
 
     def started(self, pid: int) -> None:
@@ -54,12 +54,12 @@ class _Starter:
             os.write(self._report, json.dumps(words).encode() + b"\n")
 
 
-def main(config: int, gate: int, report: int, scheduler: int) -> None:
+def main(config: int, barrier: int, report: int, scheduler: int) -> None:
     """Run the configuration in a memory file; the other descriptors are pipes."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    starter = _Starter(gate, report)
+    starter = _Starter(barrier, report)
     follow_parent(scheduler, signal.SIGTERM)
-    for handle in (gate, report):
+    for handle in (barrier, report):
         os.set_inheritable(handle, False)
     code = run_command(read_from_memory(config), starter)
     with contextlib.suppress(OSError, ValueError):

@@ -37,7 +37,7 @@ class RunningRow:
         letter: letter of its run.
         config: configuration of its run.
         environment: environment of its process.
-        gate: start barrier of its workload.
+        barrier: start barrier of its workload.
         show: called with the name and each line that the run prints.
 
     Attributes:
@@ -53,7 +53,7 @@ class RunningRow:
         letter: str,
         config: RunConfig,
         environment: Mapping[str, str],
-        gate: StartBarrier,
+        barrier: StartBarrier,
         show: Callable[[str, str], None],
     ) -> None:
         self.row, self.letter = row, letter
@@ -63,7 +63,7 @@ class RunningRow:
         self._signals = 0
         report, theirs = os.pipe()
         held = write_to_memory(config)
-        ours = (held, gate.theirs, theirs)
+        ours = (held, barrier.theirs, theirs)
         words = ", ".join(map(str, (*ours, os.getpid())))
         run = f"from dippm.runs.plans.row_process import main; main({words})"
         try:
@@ -93,7 +93,7 @@ class RunningRow:
         """Prefix of its lines."""
         return f"{self.row.workload} {self.letter}"
 
-    def hear(self) -> bool:
+    def read_reports(self) -> bool:
         """Read its reports; return False at their end."""
         piece = _read(self.report)
         while piece:
@@ -101,7 +101,7 @@ class RunningRow:
             piece = _read(self.report)
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._apply_report(json.loads(line))
         return piece is None
 
     def print(self) -> bool:
@@ -115,7 +115,7 @@ class RunningRow:
             self._show(self.shown_name, line.decode(errors="replace").rstrip("\r"))
         return piece != b""
 
-    def ask(self) -> None:
+    def request_end(self) -> None:
         """Ask it to end; the second time it ends at once, the third time it is killed."""
         self._signals += 1
         with contextlib.suppress(ProcessLookupError):
@@ -156,7 +156,7 @@ class RunningRow:
         word = self._ended["status"]
         return AFTER.get(word, Status("FAILED", str(self._ended["exit_code"])))
 
-    def _take(self, said: Mapping[str, Any]) -> None:
+    def _apply_report(self, said: Mapping[str, Any]) -> None:
         if "ready" in said:
             self.ready, self.run, self.folder = True, said["ready"], said["folder"]
         elif "ended" in said:

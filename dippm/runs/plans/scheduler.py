@@ -45,7 +45,7 @@ def run_plan(path: Path, options: PlanOptions, observer: PlanObserver) -> PlanOu
                 observer.say(sentence)
         plan = read_plan(plan.path)
         chosen = choose(plan, options, observer)
-        return _carry_out(plan, chosen, options, observer)
+        return _execute(plan, chosen, options, observer)
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def choose(
     return chosen
 
 
-def _carry_out(
+def _execute(
     plan: Plan, chosen: Chosen, options: PlanOptions, observer: PlanObserver
 ) -> PlanOutcome:
     began = time.monotonic()

@@ -88,7 +88,7 @@ def main(text: str) -> None:
 def _sample(config: dict[str, Any], pid: int) -> None:
     words = ["--pid", str(pid), "--out", config["out"], "--hz", str(config["hz"])]
     words += ["--sources", ",".join(config["sources"]), "--device", str(config["device"])]
-    if config["owner"] != pid:  # a runner, which becomes the parent of what leaves its command
+    if config["owner"] != pid:  # a runner, which adopts orphans of its command
         words += ["--adopter", str(config["owner"])]
     try:
         warner = Warner(Path(config["folder"]), TALK if config["talks"] else None)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dippm.runs.colocation import undo
-from dippm.runs.colocation.journal import Entry, Owner, started
+from dippm.runs.colocation.journal import Entry, Owner, start_ticks
 
 ON = "mig_mode 1"
 OURS = ["gi 0 2 9 4 4", "ci 0 2 0 2 0 3"]
@@ -84,7 +84,7 @@ def test_an_entry_is_read_as_it_was_written(tmp_path):
 
 def test_an_ended_process_does_not_live():
     process = subprocess.Popen([sys.executable, "-c", ""])
-    owner = Owner.here()._replace(pid=process.pid, started=started(process.pid) or 0)
+    owner = Owner.here()._replace(pid=process.pid, started=start_ticks(process.pid) or 0)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert not owner.lives()  # a zombie still has its number
     process.wait()

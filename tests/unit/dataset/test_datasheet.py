@@ -24,7 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kernel = TracedKernel("aten::add", ("aten::add",), (0,), "", "forward", None, 0, 1000)
     name = "kernels-0000.parquet"
     tables = {str(collected_rows.rows()[0]["row_id"]): [kernel.to_dict()]}
-    (folder / "toy" / name).write_bytes(table.encoded(tables, name=name))
+    (folder / "toy" / name).write_bytes(table.encode_tables(tables, name=name))
     return folder
 
 

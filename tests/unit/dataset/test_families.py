@@ -12,7 +12,7 @@ from dataset.families.family import Family, Workload
 from dataset.plan import calibration
 from dippm.errors import UnknownNameError
 from dippm.measure.protocol import Regime
-from dippm.measure.regimes import prepared
+from dippm.measure.regimes import prepare_step
 
 EVERY = pytest.mark.parametrize("family", registry.FAMILIES.values(), ids=registry.FAMILIES)
 
@@ -46,7 +46,7 @@ def test_the_smallest_member_runs_under_other_regimes(family: Family):
         regime = Regime(precision=precision, phase=phase, channels_last=family.images)
         module = registry.build(workload, device)
         inputs = registry.make_inputs(workload, 2, device)
-        with prepared(module, inputs, regime, device=device) as step:
+        with prepare_step(module, inputs, regime, device=device) as step:
             step()
         assert all(p.isfinite().all() for p in module.parameters())
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from dippm.errors import DippmError
-from dippm.measure.kernels.join import KernelOwner, aligned, join_kernels
-from dippm.measure.kernels.profile import profiled
+from dippm.measure.kernels.join import KernelOwner, align, join_kernels
+from dippm.measure.kernels.profile import profile_step
 from dippm.measure.kernels.record import TracedKernel
-from dippm.measure.kernels.table import encoded, read
+from dippm.measure.kernels.table import encode_tables, read
 from dippm.measure.protocol import Regime
-from dippm.measure.regimes import prepared
+from dippm.measure.regimes import prepare_step
 from dippm.model.frontends import InputSpec
 from dippm.model.frontends.pytorch import convert_module
 from dippm.model.graph import ModelGraph, build
@@ -50,8 +50,8 @@ def graph(network) -> ModelGraph:
 
 def kernels_of(network: nn.Module, phase: str = "inference", *, marks: bool = True):
     inputs = (torch.randn(2, 3, 12, 12),)
-    with prepared(network, inputs, Regime(phase=phase), device=CPU) as step:
-        return profiled(step, CPU, module=network if marks else None)
+    with prepare_step(network, inputs, Regime(phase=phase), device=CPU) as step:
+        return profile_step(step, CPU, module=network if marks else None)
 
 
 def nodes_by_operator(kernels, places, graph) -> set[tuple[str, str, str | None]]:
@@ -138,10 +138,10 @@ def test_a_graph_without_calls_has_no_place(network, graph):
 
 def test_the_heaviest_order_wins_over_the_longest():
     kinds = [{"view"}, {"view"}, {"product", "dense"}]
-    assert aligned(["product", "view", "view"], kinds, [0.1, 0.1, 1.0]) == [2, None, None]
-    assert aligned(["view", "dense"], kinds, [0.1, 0.1, 1.0])[1] == 2
-    assert aligned([], kinds, [1, 1, 1]) == []
-    assert aligned(["add"], [], []) == [None]
+    assert align(["product", "view", "view"], kinds, [0.1, 0.1, 1.0]) == [2, None, None]
+    assert align(["view", "dense"], kinds, [0.1, 0.1, 1.0])[1] == 2
+    assert align([], kinds, [1, 1, 1]) == []
+    assert align(["add"], [], []) == [None]
 
 
 @pytest.mark.parametrize("name", ["kernels-0000.parquet", "kernels-0000.jsonl.gz"])
@@ -149,7 +149,7 @@ def test_tables_of_many_points_come_back_as_they_were(network, tmp_path, name):
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     tables = {"a": kernels_of(network), "b": kernels_of(network, "train")}
-    content = encoded({k: [r.to_dict() for r in v] for k, v in tables.items()}, name=name)
+    content = encode_tables({k: [r.to_dict() for r in v] for k, v in tables.items()}, name=name)
     (tmp_path / name).write_bytes(content)
     assert read(tmp_path / name) == tables
     (tmp_path / name).write_bytes(content[:50])
@@ -172,5 +172,5 @@ def test_a_kernel_takes_few_bytes(network):
         ]
         for _ in range(100)
     }
-    size = len(encoded(tables, name="kernels-0000.parquet"))
+    size = len(encode_tables(tables, name="kernels-0000.parquet"))
     assert size / (100 * len(rows)) < 10

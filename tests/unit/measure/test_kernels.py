@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from dippm.measure.kernels.profile import profiled
+from dippm.measure.kernels.profile import profile_step
 from dippm.measure.kernels.record import TracedKernel, kernel_ms
 from dippm.measure.kernels.trace_file import read
 from dippm.measure.protocol import Regime
-from dippm.measure.regimes import prepared
+from dippm.measure.regimes import prepare_step
 
 CPU = torch.device("cpu")
 
@@ -31,8 +31,8 @@ class Network(nn.Module):
 def trace(regime: Regime, module: nn.Module | None = None) -> tuple[TracedKernel, ...]:
     network, inputs = module or Network(), (torch.randn(2, 3, 8, 8),)
     marks = None if regime.mode == "compiled" else network
-    with prepared(network, inputs, regime, device=CPU) as step:
-        return profiled(step, CPU, module=marks)
+    with prepare_step(network, inputs, regime, device=CPU) as step:
+        return profile_step(step, CPU, module=marks)
 
 
 def outermost(kernels) -> list[tuple[str, str | None]]:
@@ -86,7 +86,7 @@ def test_an_error_of_the_step_ends_the_profiler():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        profiled(broken, CPU)
+        profile_step(broken, CPU)
     assert not torch.autograd._profiler_enabled()
 
 

@@ -5,7 +5,7 @@ import torch
 
 from dippm.errors import ConditionsError
 from dippm.measure.protocol import Regime
-from dippm.measure.regimes import flags, prepared
+from dippm.measure.regimes import flags, prepare_step
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ def images() -> tuple[torch.Tensor, ...]:
 )
 def test_the_result_has_the_precision(precision, dtype):
     module = network()
-    with prepared(module, images(), Regime(precision), device=CPU) as step:
+    with prepare_step(module, images(), Regime(precision), device=CPU) as step:
         assert step().dtype == dtype
     weights = next(module.parameters()).dtype
     assert weights == (torch.float32 if precision.startswith("amp") else dtype)
@@ -37,7 +37,7 @@ def test_one_module_serves_many_regimes_one_after_the_other():
     module, inputs = network(), images()
     expected = module(*inputs)
     for regime in (Regime("bf16"), Regime(channels_last=True), Regime(phase="train"), Regime()):
-        with prepared(module, inputs, regime, device=CPU) as step:
+        with prepare_step(module, inputs, regime, device=CPU) as step:
             result = step()
     assert result.dtype == torch.float32
     assert torch.allclose(result, expected, atol=0.1)
@@ -47,17 +47,17 @@ def test_one_module_serves_many_regimes_one_after_the_other():
 
 def test_channels_last_moves_weights_and_images_and_plain_moves_them_back():
     module = network()
-    with prepared(module, images(), Regime(channels_last=True), device=CPU) as step:
+    with prepare_step(module, images(), Regime(channels_last=True), device=CPU) as step:
         step()
         assert module[0].weight.is_contiguous(memory_format=torch.channels_last)
-    with prepared(module, images(), Regime(), device=CPU):
+    with prepare_step(module, images(), Regime(), device=CPU):
         assert module[0].weight.is_contiguous()
 
 
 def test_a_training_step_changes_the_weights_and_leaves_no_gradient():
     module = network()
     before = module[4].weight.clone()
-    with prepared(module, images(), Regime(phase="train"), device=CPU) as step:
+    with prepare_step(module, images(), Regime(phase="train"), device=CPU) as step:
         step()
         assert module.training
     assert not torch.equal(before, module[4].weight)
@@ -67,13 +67,13 @@ def test_a_training_step_changes_the_weights_and_leaves_no_gradient():
 def test_a_compiled_module_gives_the_same_numbers():
     module, inputs = network(), images()
     expected = module(*inputs)
-    with prepared(module, inputs, Regime(mode="compiled"), device=CPU) as step:
+    with prepare_step(module, inputs, Regime(mode="compiled"), device=CPU) as step:
         assert torch.allclose(step(), expected, atol=1e-4)
 
 
 def test_switches_of_tf32_are_put_back():
     before = flags()
-    with prepared(network(), images(), Regime("fp16"), device=CPU):
+    with prepare_step(network(), images(), Regime("fp16"), device=CPU):
         pass
     assert flags() == before
 
@@ -81,7 +81,7 @@ def test_switches_of_tf32_are_put_back():
 def test_a_cpu_has_no_tf32():
     with (
         pytest.raises(ConditionsError, match="tf32"),
-        prepared(network(), images(), Regime("tf32"), device=CPU),
+        prepare_step(network(), images(), Regime("tf32"), device=CPU),
     ):
         pass
 
@@ -96,7 +96,7 @@ def test_a_model_without_floating_point_results_cannot_be_trained():
             return (x * self.scale).argmax(1)
 
     with (
-        prepared(Argmax(), images(), Regime(phase="train"), device=CPU) as step,
+        prepare_step(Argmax(), images(), Regime(phase="train"), device=CPU) as step,
         pytest.raises(ConditionsError, match="nothing to train"),
     ):
         step()
@@ -104,11 +104,11 @@ def test_a_model_without_floating_point_results_cannot_be_trained():
 
 def test_an_operator_without_weights_is_trained_through_its_inputs():
     inputs = (torch.randn(2, 3, 8, 8, requires_grad=True),)
-    with prepared(torch.nn.Softmax(1), inputs, Regime(phase="train"), device=CPU) as step:
+    with prepare_step(torch.nn.Softmax(1), inputs, Regime(phase="train"), device=CPU) as step:
         step()
     with (
         pytest.raises(ConditionsError, match="no parameters"),
-        prepared(torch.nn.Softmax(1), images(), Regime(phase="train"), device=CPU),
+        prepare_step(torch.nn.Softmax(1), images(), Regime(phase="train"), device=CPU),
     ):
         pass
 
@@ -123,7 +123,7 @@ def test_gradients_of_inputs_are_computed_if_asked_for_and_only_then():
 
     for wanted in (False, True):
         inputs = (torch.randn(2, 4, requires_grad=wanted),)
-        with prepared(Layer(4, 4), inputs, Regime("bf16", phase="train"), device=CPU) as step:
+        with prepare_step(Layer(4, 4), inputs, Regime("bf16", phase="train"), device=CPU) as step:
             step()
             assert len(seen) == wanted
 
@@ -141,7 +141,7 @@ def test_inputs_in_half_precision_are_in_memory_once(regime):
             return x
 
     inputs = (torch.randn(3, 5, 7, 11),)
-    with prepared(Counts(), inputs, regime, device=CPU) as step:
+    with prepare_step(Counts(), inputs, regime, device=CPU) as step:
         step()
     assert [tensor.dtype for tensor in alive] == [torch.bfloat16]
     assert inputs[0].dtype == torch.bfloat16

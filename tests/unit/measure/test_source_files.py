@@ -10,7 +10,7 @@ import pytest
 
 from dippm.errors import SourceDroppedWarning, UnknownNameError
 from dippm.measure.readings import AbsentSource, Quantity
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere, spaced
+from dippm.measure.sources.calls import Calls, CounterCall, NotHere, limit_cost
 from dippm.measure.sources.registry import NAMES, open_source, survey
 
 Q = Quantity("x_w", "W", "host", "")
@@ -81,7 +81,7 @@ def test_host_percent_is_the_share_of_time_that_was_not_idle(machine, monkeypatc
     proc, sys = machine
     clock = iter(range(0, 10_000_000_000, 300_000_000))
     monkeypatch.setattr("dippm.measure.sources.host.time.monotonic_ns", lambda: next(clock))
-    monkeypatch.setattr("dippm.measure.sources.host.spaced", lambda read: read)
+    monkeypatch.setattr("dippm.measure.sources.host.limit_cost", lambda read: read)
     source = open_source("host", proc=proc, sys=sys)
     first = source.read()
     assert "read again" in first.absent["cpu_percent"]
@@ -226,7 +226,7 @@ def test_costly_reads_are_spaced(monkeypatch):
         now[0] += 0.001
         return (float(len(real)),)
 
-    sparing = spaced(read, share=0.01)
+    sparing = limit_cost(read, share=0.01)
     for step in range(1000):
         now[0] = max(now[0], step * 0.001)
         sparing()

@@ -86,7 +86,7 @@ def test_a_tree_of_more_processes_than_places_says_how_many(spin):
 
 def test_cores_add_up_to_the_tree(spin, monkeypatch):
     busy = spin()
-    monkeypatch.setattr(cores, "spaced", lambda read, least_s: read)
+    monkeypatch.setattr(cores, "limit_cost", lambda read, least_s: read)
     source = open_source("cores", pid=busy.pid)
     first = source.read()
     assert "read again" in first.absent["core_0_percent"]
@@ -144,7 +144,7 @@ def test_disks_are_told_one_by_one_and_together(machine):
 
 def test_a_disk_that_is_taken_out_is_said(machine, monkeypatch):
     proc, sys_ = machine
-    monkeypatch.setattr(disks, "spaced", lambda read: read)
+    monkeypatch.setattr(disks, "limit_cost", lambda read: read)
     source = open_source("disks", proc=proc, sys=sys_)
     text = (proc / "diskstats").read_text()
     (proc / "diskstats").write_text(text.replace("nvme0n1", "nvme1n1"))

@@ -19,10 +19,10 @@ from dataset.join.splits import random_split
 from dippm.devices import find
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.measure.collected.kernels import read_kernels
-from dippm.measure.kernels.profile import profiled
+from dippm.measure.kernels.profile import profile_step
 from dippm.measure.kernels.record import kernel_ms
 from dippm.measure.protocol import Regime
-from dippm.measure.regimes import prepared
+from dippm.measure.regimes import prepare_step
 from tests import simulated_gpu as simulated
 from training.hybrid.fit import memory, power
 from training.hybrid.fit.folds import Runner, Settings, Task, table_of
@@ -328,8 +328,8 @@ def test_a_real_profile_labels_the_operators_that_it_is_of(number, found, store)
     graph, device = store[work.model], torch.device("cpu")
     module = registry.build(work, "cpu")
     inputs = registry.make_inputs(work, 4, "cpu")
-    with prepared(module, inputs, Regime(), device=device) as step:
-        kernels = profiled(step, device, module=module)
+    with prepare_step(module, inputs, Regime(), device=device) as step:
+        kernels = profile_step(step, device, module=module)
     template = next(row for row in points(found, store) if row.graph == work.model)
     rows = rows_of_kernels([template], {template.point: kernels}, store.__getitem__)
     nodes = certain(kernels, graph)

@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from dataset.join import raw_graphs, splits
-from dataset.join.kinship import family_version
+from dataset.join.grouping import family_version
 from dataset.join.manifest import counts_of, sha256_of_file, write_json
 from dataset.join.models import describe_all, join
 from dataset.measured.location import data_dir

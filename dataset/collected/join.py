@@ -12,7 +12,7 @@ import pandas as pd
 from dataset.collected.exclusions import exclusions
 from dataset.collected.rows import LICENCE, as_table
 from dataset.join import raw_graphs, splits
-from dataset.join.kinship import family_version
+from dataset.join.grouping import family_version
 from dataset.join.manifest import counts_of, sha256_of_file, write_json
 from dataset.join.models import TOTALS, describe_all, join
 from dippm.measure.collected.joined import GRAPHS, MANIFEST, MODELS

@@ -21,7 +21,7 @@ from typing import Any
 
 from dataset.d35.table1 import BATCHES, GRAPHS, models_of
 from dataset.join import raw_graphs, shipped_graphs
-from dataset.join.kinship import architecture_id
+from dataset.join.grouping import architecture_id
 from dippm.errors import DippmError
 from dippm.estimate.features import FEATURE_VERSION, encode
 from dippm.estimate.features.feature_spec import STATIC_COLUMNS

@@ -18,7 +18,7 @@ import pandas as pd
 
 from dataset.d35.graphs import RAW, row_of, schema, write_parquet
 from dataset.join import raw_graphs, shipped_graphs
-from dataset.join.kinship import family_of
+from dataset.join.grouping import family_of
 from dataset.measured import sources
 from dippm.errors import DippmError
 from dippm.model.graph import build

@@ -10,7 +10,7 @@ from dataset.families.family import Family, Sizes, Workload
 from dataset.families.grids import image_sizes
 from dataset.families.registry import family as find_family
 from dataset.join import shipped_graphs
-from dataset.join.kinship import bare_name
+from dataset.join.grouping import bare_name
 
 GRAPHS = {
     "efficientnet": 1729,

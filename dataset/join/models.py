@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from dataset.join import raw_graphs
-from dataset.join.kinship import architecture_id, family_of
+from dataset.join.grouping import architecture_id, family_of
 from dippm.errors import DippmError
 from dippm.model.graph import build as build_graph
 from dippm.model.graph.model_graph import GRAPH_VERSION, ModelGraph

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dataset.join.kinship import family_version
+from dataset.join.grouping import family_version
 
 SEED = 42
 VALIDATION_SHARE = 0.1

@@ -19,7 +19,7 @@ from rich.progress import track
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from dataset.join.kinship import architecture_id, family_of
+from dataset.join.grouping import architecture_id, family_of
 from dataset.measured.location import DataNotFoundError, data_dir
 from dataset.measured.sources.timm import SOURCES
 from dippm.estimate.features import FEATURE_VERSION, GraphTensors
@@ -42,8 +42,8 @@ class Examples:
         targets: (G, T) float32 in physical units, NaN where there is no label.
         rows: row ids of the measured table, see `dataset.measured.table`.
         models: row names, for instance "timm:resnet50@224".
-        architectures: see `dataset.join.kinship.architecture_id`.
-        families: see `dataset.join.kinship.family_of`.
+        architectures: see `dataset.join.grouping.architecture_id`.
+        families: see `dataset.join.grouping.family_of`.
         operators: every canonical operator that occurs.
         graph_version: of the canonical rules.
     """

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from dataset.join.kinship import architecture_id
+from dataset.join.grouping import architecture_id
 from dippm.devices import find
 from dippm.estimate.features.kernel import PARTS
 from dippm.estimate.features.kernel_features import (

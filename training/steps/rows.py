@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from dataset.join.kinship import family_of
+from dataset.join.grouping import family_of
 from dataset.measured.sources import read
 from dippm.estimate.conditions import PRECISIONS, Attention, Conditions, Optimizer
 from dippm.model.graph.model_graph import ModelGraph

@@ -1,4 +1,4 @@
-"""MLP-Mixer and its kin, and MobileViT."""
+"""MLP-Mixer and its relatives, and MobileViT."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dataset.families import costs, registry
 from dataset.families.family import Family, Workload
 from dataset.join import raw_graphs
-from dataset.join.kinship import architecture_id, family_of
+from dataset.join.grouping import architecture_id, family_of
 from dippm.model.graph import ModelGraph, build
 
 QUICK = ("resnet", "swin", "text_decoder", "physics_rnn", "weather_unet", "diffusion_unet")

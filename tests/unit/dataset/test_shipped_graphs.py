@@ -12,7 +12,7 @@ import pytest
 
 from dataset.join import raw_graphs, shipped_graphs
 from dataset.join.graph_store import GraphStore
-from dataset.join.kinship import family_of
+from dataset.join.grouping import family_of
 from dataset.join.shipped_graphs import LIBRARIES, SHIPPED, installed, made_with, ship, unpack
 
 pytestmark = pytest.mark.skipif(find_spec("timm") is None, reason="needs the timm extra")

@@ -22,7 +22,7 @@ import pandas as pd
 from dataset.collected.exclusions import exclusions
 from dataset.collected.join import convert
 from dataset.join.graph_store import GraphStore
-from dataset.join.kinship import architecture_id, family_of
+from dataset.join.grouping import architecture_id, family_of
 from dippm.devices import Device, MigProfile, find
 from dippm.errors import DippmError
 from dippm.estimate.conditions import Timer

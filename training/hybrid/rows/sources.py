@@ -19,7 +19,7 @@ import pandas as pd
 from rich.progress import Progress
 
 from dataset.join.graph_store import GraphStore
-from dataset.join.kinship import architecture_id, family_of
+from dataset.join.grouping import architecture_id, family_of
 from dataset.join.raw_graphs import path_of
 from dataset.measured import gpt, language_models, operators
 from dataset.measured.sources import read_if_there

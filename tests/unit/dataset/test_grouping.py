@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataset.join.kinship import architecture_id, family_of
+from dataset.join.grouping import architecture_id, family_of
 from dippm.errors import UnknownNameError
 from dippm.model.graph.model_graph import ModelGraph, OpNode, TensorSpec
 

@@ -1,4 +1,4 @@
-"""Which models are kin: the curated family of a name, and the architecture of a graph.
+"""What keeps a split free of leaks: the curated family of a name, the architecture of a graph.
 
 Two keys decide what may stand on both sides of a split. A family is a judgement, written down in
 `families.toml`. An architecture is a fact: the graph without batch, spatial sizes, precision and

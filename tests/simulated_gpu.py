@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.collect.rows import Outcome, make_row
+from dataset.collect.rows import PointOutcome, make_row
 from dataset.families import registry
 from dataset.families.family import Workload
 from dataset.join.graph_store import GraphStore
@@ -102,7 +102,7 @@ class SimulatedGpu:
                     yield self._row(workload, Point(batch, precision))
         first = models()[0]
         yield self._row(first, Point(8, phase="train"))
-        yield make_row("c1", "model", first, Outcome(Point(2**15), "oom", "out of memory"))
+        yield make_row("c1", "model", first, PointOutcome(Point(2**15), "oom", "out of memory"))
 
     def _row(self, workload: Workload, point: Point) -> dict:
         graph = self.graphs[workload.model]
@@ -119,7 +119,7 @@ class SimulatedGpu:
             for i, (node, ms) in enumerate(zip(table.node, kernel_ms, strict=True))
         ]
         columns |= {"kernels": traced}
-        return make_row("c1", kind, workload, Outcome(point, "ok", columns=columns))
+        return make_row("c1", kind, workload, PointOutcome(point, "ok", columns=columns))
 
     def _columns(
         self, graph: ModelGraph, table: KernelTable, point: Point, device_ms: float

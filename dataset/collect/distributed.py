@@ -25,7 +25,7 @@ from dataset.collect.options import Options, new_runner, possible
 from dataset.collect.pace import Pace
 from dataset.collect.plans import Pending
 from dataset.collect.process.worker_process import CHECKOUT
-from dataset.collect.rows import Outcome
+from dataset.collect.rows import PointOutcome
 from dataset.collect.runner import Runner
 from dataset.collect.session import Keep, make_folder, run
 from dataset.collect.supervisor import interruptible
@@ -60,7 +60,7 @@ class CollectActor:
         """
         self._runner = new_runner(self._options, self._pace, lock_device(self._options.device))
 
-    def measure(self, item: Pending) -> Iterator[Outcome | str]:
+    def measure(self, item: Pending) -> Iterator[PointOutcome | str]:
         """Yield the outcomes of a job; a text at the end says why no further job may start."""
         assert self._runner is not None
         try:
@@ -211,7 +211,7 @@ class _ActorPool:
         else:
             self._take(key, outcome, keep)
 
-    def _take(self, key: Any, outcome: Outcome | str | None, keep: Keep) -> None:
+    def _take(self, key: Any, outcome: PointOutcome | str | None, keep: Keep) -> None:
         state = self._active[key]
         if isinstance(outcome, str):  # the stream ends with it
             self._stop = self._stop or Stop(outcome)
@@ -230,7 +230,7 @@ class _ActorPool:
             raise DeviceLostError(f"{self._losses} stations were lost in a row; the last: {why}")
         if state.item is not None:
             self._pace.count()
-            keep(state.item.job, Outcome(state.waiting.popleft(), "crash", why))
+            keep(state.item.job, PointOutcome(state.waiting.popleft(), "crash", why))
         self._retire(state, why)
         self._open(state.options)
 

@@ -21,7 +21,7 @@ UNSAID = "the measurement did not report it"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PointOutcome:
     """What became of a point.
 
     Attributes:
@@ -39,7 +39,7 @@ class Outcome:
     while_building: bool = False
 
 
-def make_row(campaign: str, kind: str, workload: Workload, outcome: Outcome) -> dict[str, Any]:
+def make_row(campaign: str, kind: str, workload: Workload, outcome: PointOutcome) -> dict[str, Any]:
     """Return a row with every column; what is not known is None.
 
     If there is a kernel table, it is in the row for the journal, see `dippm.measure.collected`.
@@ -78,7 +78,7 @@ def where(machine: Mapping[str, Any]) -> dict[str, Any]:
     return {column.name: machine.get(column.name) for column in PROVENANCE}
 
 
-def _with_reasons(row: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
+def _with_reasons(row: dict[str, Any], outcome: PointOutcome) -> dict[str, Any]:
     absent = dict(outcome.columns.get("absent") or {})
     for name, value in row.items():
         if isinstance(value, float) and not math.isfinite(value):

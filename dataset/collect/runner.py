@@ -10,7 +10,7 @@ from typing import Any
 from dataset.collect.errors import DeviceLostError
 from dataset.collect.pace import Pace
 from dataset.collect.process.worker_process import WorkerFailedError, WorkerProcess
-from dataset.collect.rows import Outcome, where
+from dataset.collect.rows import PointOutcome, where
 from dataset.plan.configuration import Job, Point
 from dippm.base.process import TimedOutError
 from dippm.measure.columns import Status
@@ -56,7 +56,7 @@ class Runner:
 
     def outcomes(
         self, job: Job, points: Sequence[Point], known: Mapping[Point, Status]
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[PointOutcome]:
         """Yield an outcome for each point, in order.
 
         Larger batches than one that ran out of memory or time under the same regime are skipped,
@@ -78,7 +78,7 @@ class Runner:
             reason = unbuildable or too_large.reason(point)
             if reason:
                 self._pace.check()
-                outcome = Outcome(point, "skipped", reason, where(self._machine))
+                outcome = PointOutcome(point, "skipped", reason, where(self._machine))
             else:
                 outcome = self._measure(job, point)
             too_large.note(outcome)
@@ -99,7 +99,7 @@ class Runner:
             self._worker.kill()
         self._worker = self._built = None
 
-    def _measure(self, job: Job, point: Point) -> Outcome:
+    def _measure(self, job: Job, point: Point) -> PointOutcome:
         self._pace.check()
         worker = self._ready()
         compiled = point.mode == "compiled"
@@ -118,7 +118,7 @@ class Runner:
             )
         return outcome
 
-    def _ask(self, worker: WorkerProcess, job: Job, point: Point) -> Outcome:
+    def _ask(self, worker: WorkerProcess, job: Job, point: Point) -> PointOutcome:
         building = self._built != job.workload.model
         try:
             if building:
@@ -132,20 +132,22 @@ class Runner:
             self.kill()
             self._pace.check()  # it was the campaign's time that ran out: the point is dropped
             reason = f"no answer within {self._pace.limit_s:g} s"
-            return Outcome(point, "timeout", reason, where(self._machine), building)
+            return PointOutcome(point, "timeout", reason, where(self._machine), building)
         except WorkerFailedError as error:
             self.kill()
-            return Outcome(point, "crash", f"worker {error}", where(self._machine), building)
+            return PointOutcome(point, "crash", f"worker {error}", where(self._machine), building)
         if reply["event"] == "failed":
             return self._failed(point, reply, while_building=False)
-        return Outcome(point, "ok", columns=reply["columns"])
+        return PointOutcome(point, "ok", columns=reply["columns"])
 
-    def _failed(self, point: Point, reply: Mapping[str, Any], *, while_building: bool) -> Outcome:
+    def _failed(
+        self, point: Point, reply: Mapping[str, Any], *, while_building: bool
+    ) -> PointOutcome:
         if while_building:
             self._built = None
         if reply["fatal"]:
             self.kill()
-        return Outcome(
+        return PointOutcome(
             point, reply["status"], reply["reason"], where(self._machine), while_building
         )
 
@@ -185,9 +187,9 @@ class _TooLarge:
     def __init__(self, known: Mapping[Point, Status]) -> None:
         self._smallest: dict[RegimeKey, tuple[int, str]] = {}
         for point, status in known.items():
-            self.note(Outcome(point, status))
+            self.note(PointOutcome(point, status))
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, outcome: PointOutcome) -> None:
         if outcome.status not in ("oom", "timeout") or outcome.while_building:
             return
         key, batch = _regime(outcome.point), outcome.point.batch

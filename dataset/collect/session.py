@@ -16,14 +16,14 @@ from dataset.collect.options import Options
 from dataset.collect.pace import Pace
 from dataset.collect.plans import TRIES, Pending, pending_of
 from dataset.collect.progress import Progress, progress, tell
-from dataset.collect.rows import Outcome, make_row, where
+from dataset.collect.rows import PointOutcome, make_row, where
 from dataset.plan.configuration import Job
 from dippm.measure.collected.campaigns import mark_killed
 from dippm.measure.collected.errors import StorageError
 from dippm.measure.collected.labels import why_not_used
 from dippm.measure.collected.store import Store
 
-Keep = Callable[[Job, Outcome], None]
+Keep = Callable[[Job, PointOutcome], None]
 Measure = Callable[[Sequence[Pending], Keep], None]
 
 
@@ -55,7 +55,7 @@ def run(
         shown.say(f"{again} points of this set were disturbed, and are measured again")
     began = time.monotonic()
 
-    def keep(job: Job, outcome: Outcome) -> None:
+    def keep(job: Job, outcome: PointOutcome) -> None:
         row = make_row(campaign.campaign, kind_of(job, options.families), job.workload, outcome)
         store.append(row)
         if not campaign.machine and row["device"]:

@@ -75,9 +75,9 @@ def _build_dense(p: Parameters, sizes: Sizes) -> torch.nn.Module:
 def _build_matmul(p: Parameters, sizes: Sizes) -> torch.nn.Module:
     import torch
 
-    from dataset.families.networks.operators import Call
+    from dataset.families.networks.operators import FunctionModule
 
-    return Call(torch.bmm)
+    return FunctionModule(torch.bmm)
 
 
 def _build_convolution(p: Parameters, sizes: Sizes) -> torch.nn.Module:

@@ -64,7 +64,7 @@ OTHER_MODELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BuildOutcome:
     """What became of a model: `error` is empty if its graph is on disk."""
 
     spec: str
@@ -163,7 +163,7 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
 
 def build(
     specs: Iterable[str], folder: Path, workers: int = 2, data_dir: Path | None = None
-) -> Iterator[Outcome]:
+) -> Iterator[BuildOutcome]:
     """Convert what is missing in a folder; yields each model as it is done or was found done.
 
     A model whose earlier conversion failed is not tried again: delete its ".err" file for that.
@@ -173,9 +173,9 @@ def build(
     for spec in specs:
         error = error_path_of(spec, folder)
         if path_of(spec, folder).is_file():
-            yield Outcome(spec)
+            yield BuildOutcome(spec)
         elif error.is_file():
-            yield Outcome(spec, error.read_text(encoding="utf-8"))
+            yield BuildOutcome(spec, error.read_text(encoding="utf-8"))
         else:
             todo.append((spec, folder, data_dir))
     if not todo:
@@ -230,19 +230,19 @@ NAMES = {
 """Sources whose rows do not name their graphs, or of which a sample is converted."""
 
 
-def _convert_to_file(task: tuple[str, Path, Path | None]) -> Outcome:
+def _convert_to_file(task: tuple[str, Path, Path | None]) -> BuildOutcome:
     spec, folder, data_dir = task
     warnings.filterwarnings("ignore")
     if path_of(spec, folder).is_file():  # by another run on the same folder
-        return Outcome(spec)
+        return BuildOutcome(spec)
     try:
         text = convert(spec, data_dir).to_json()
     except Exception as error:  # one model of a zoo must not stop the others
         reason = f"{type(error).__name__}: {error}"[:1000]
         error_path_of(spec, folder).write_text(reason, encoding="utf-8")
-        return Outcome(spec, reason)
+        return BuildOutcome(spec, reason)
     write(spec, text, folder)
-    return Outcome(spec)
+    return BuildOutcome(spec)
 
 
 def _exported(model: Any, examples: tuple[Any, ...]) -> Any:

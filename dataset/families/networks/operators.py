@@ -11,7 +11,7 @@ from torch.nn import functional
 from dataset.families.networks.layers import ACTIVATIONS
 
 
-class Call(nn.Module):
+class FunctionModule(nn.Module):
     """A function without weights."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
@@ -42,13 +42,13 @@ def elementwise(name: str) -> nn.Module:
         "maximum": torch.maximum,
     }
     if name in binary:
-        return Call(binary[name])
+        return FunctionModule(binary[name])
     unary: dict[str, Callable[..., Tensor]] = {
         "exp": torch.exp,
         "square": torch.square,
         "sqrt_abs": lambda x: x.abs().sqrt(),
     }
-    return Call(unary[name]) if name in unary else ACTIVATIONS[name]()
+    return FunctionModule(unary[name]) if name in unary else ACTIVATIONS[name]()
 
 
 def move(name: str) -> nn.Module:
@@ -62,7 +62,7 @@ def move(name: str) -> nn.Module:
         "roll": lambda x: torch.roll(x, 1, 1),
         "pad": lambda x: functional.pad(x, (1, 1)),
     }
-    return Call(moves[name])
+    return FunctionModule(moves[name])
 
 
 def reduction(name: str) -> nn.Module:
@@ -74,17 +74,19 @@ def reduction(name: str) -> nn.Module:
         "var": lambda x: x.var(-1, correction=0),
         "sum_first": lambda x: x.sum(1),
     }
-    return Call(reductions[name])
+    return FunctionModule(reductions[name])
 
 
 def attention(*, causal: bool) -> nn.Module:
     """Return scaled dot-product attention of query, key and value."""
-    return Call(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=causal))
+    return FunctionModule(
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    )
 
 
 def resize(mode: str, factor: float) -> nn.Module:
     """Return interpolation by a factor."""
     corners = None if mode == "nearest" else False
-    return Call(
+    return FunctionModule(
         lambda x: functional.interpolate(x, scale_factor=factor, mode=mode, align_corners=corners)
     )

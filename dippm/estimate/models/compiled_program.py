@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from dippm.model.graph.lifetimes import Lifetime
 from dippm.model.graph.operators import ELEMENTWISE_CATEGORIES, operator
-from dippm.model.graph.program import Buffer, Program, Step
+from dippm.model.graph.program import Buffer, Program, ProgramStep
 
 Halves = frozenset[int]
 POINTWISE = ("norm", *ELEMENTWISE_CATEGORIES)
@@ -21,7 +21,7 @@ POINTWISE = ("norm", *ELEMENTWISE_CATEGORIES)
 def without_indices(program: Program) -> Program:
     """Return the program with no indices that exist only while a step runs."""
 
-    def kept(step: Step) -> tuple[int, ...]:
+    def kept(step: ProgramStep) -> tuple[int, ...]:
         return tuple(b for b in step.passing if program.buffers[b].dtype != "int64")
 
     return replace(program, steps=tuple(replace(s, passing=kept(s)) for s in program.steps))
@@ -34,7 +34,7 @@ def narrowed(program: Program, widths: Mapping[int, float]) -> tuple[Program, Ha
         program: of a forward under autocast.
         widths: bytes per element of every buffer as eager autocast has them.
     """
-    readers: dict[int, list[Step]] = {}
+    readers: dict[int, list[ProgramStep]] = {}
     for step in program.steps:
         for buffer, _ in step.reads:
             readers.setdefault(buffer, []).append(step)
@@ -83,6 +83,6 @@ def overwritten(
     return found
 
 
-def _lowers(step: Step) -> bool:
+def _lowers(step: ProgramStep) -> bool:
     """Tell whether autocast casts the arguments of a step to half precision."""
     return operator(step.op).autocast == "lower"

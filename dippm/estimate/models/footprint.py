@@ -18,7 +18,7 @@ from dippm.model.graph.lifetimes import Lifetime, compiled, eager
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.model_graph import ModelGraph, OpNode, is_view
 from dippm.model.graph.operators import FUSED_RANK, operator
-from dippm.model.graph.program import Buffer, Program, Step
+from dippm.model.graph.program import Buffer, Program, ProgramStep
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -272,14 +272,14 @@ class _Scores:
     attention: Attention
     mode: Mode
 
-    def held(self, step: Step, widths: Widths) -> list[tuple[Shape, float]]:
+    def held(self, step: ProgramStep, widths: Widths) -> list[tuple[Shape, float]]:
         """Return shape and bytes per element of all that is in memory while the step runs."""
         if not step.scores or (self.attention == "fused" and len(step.scores) == FUSED_RANK):
             return []
         low = widths.of[step.makes[0]]
         return [(step.scores, width) for width in self._widths(step, low, widths.autocast)]
 
-    def _widths(self, step: Step, low: float, autocast: bool) -> tuple[float, ...]:
+    def _widths(self, step: ProgramStep, low: float, autocast: bool) -> tuple[float, ...]:
         if not autocast:
             return low, low
         if len(step.scores) != FUSED_RANK:
@@ -319,7 +319,9 @@ def program_of(graph: ModelGraph) -> Program:
         reads = tuple((b, buffers[b].shape) for b in dict.fromkeys(before))
         elements = node.param_bytes // item_bytes(node.dtype)
         weights = ((-1 - i, elements),) if node.param_bytes else ()
-        steps.append(Step(node.op, reads, made[i], (), weights, scores=_scores(node), node=i))
+        steps.append(
+            ProgramStep(node.op, reads, made[i], (), weights, scores=_scores(node), node=i)
+        )
     outputs = {b for i in graph.output_nodes if i >= 0 for b in made[i]}
     return Program(
         tuple(buffers), tuple(steps), inputs, graph.batch, tuple(sorted(outputs)), frozenset({""})
@@ -360,7 +362,7 @@ class Widths:
     def _as_stored(self, buffer: Buffer) -> float:
         return self.full if buffer.dtype == "float32" else float(item_bytes(buffer.dtype))
 
-    def _follow(self, step: Step, buffers: tuple[Buffer, ...]) -> None:
+    def _follow(self, step: ProgramStep, buffers: tuple[Buffer, ...]) -> None:
         for buffer, _ in step.reads:
             self.of.setdefault(buffer, self._as_stored(buffers[buffer]))
         floats = [(b, s) for b, s in step.reads if "float" in buffers[b].dtype]
@@ -376,7 +378,7 @@ class Widths:
             if buffer in self._halves:
                 self.of[buffer] = 2.0
 
-    def _autocast(self, step: Step, given: list[float]) -> float:
+    def _autocast(self, step: ProgramStep, given: list[float]) -> float:
         row = operator(step.op)
         if row.autocast == "lower":
             return 2.0

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from dippm.measure.kernels.record import TracedKernel
-from dippm.model.graph.calls import Call, CallSequence
+from dippm.model.graph.calls import CallSequence, OperatorCall
 from dippm.model.graph.dialects.names import canonical_name, folded
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.graph.operators import operator
@@ -149,7 +149,7 @@ def _by_path(graph: ModelGraph, sequence: CallSequence) -> dict[str, list[_Candi
     return found
 
 
-def _is_bias(call: Call, node: str, sequence: CallSequence) -> bool:
+def _is_bias(call: OperatorCall, node: str, sequence: CallSequence) -> bool:
     """Return whether a call adds a layer's bias: torch does that inside the layer."""
     parameter = any(sequence.tensors[t].is_parameter for t in call.inputs)
     return call.op == "add" and node != "add" and parameter

@@ -48,7 +48,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """One operator as it is called.
 
     Attributes:
@@ -84,7 +84,7 @@ class CallSequence:
     """
 
     tensors: tuple[Tensor, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[OperatorCall, ...]
     inputs: tuple[int, ...]
     batch: int
 
@@ -202,11 +202,11 @@ class _Sequencer:
             return self._new(value, is_parameter=True)
         return self.position[id(value)]
 
-    def _call(self, node: Node) -> Call:
+    def _call(self, node: Node) -> OperatorCall:
         inputs = tuple(self._read(v) for v in node.inputs)
         still = bool(inputs) and self.tensors[inputs[0]].is_parameter and _is_view(node)
         outputs = tuple(self._new(v, is_parameter=still) for v in node.outputs)
-        return Call(
+        return OperatorCall(
             op=node.op,
             attributes=node.attributes,
             inputs=inputs,

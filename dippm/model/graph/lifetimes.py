@@ -16,7 +16,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from dippm.model.graph.operators import ELEMENTWISE_CATEGORIES, operator
-from dippm.model.graph.program import Program, Step
+from dippm.model.graph.program import Program, ProgramStep
 
 MAX_DEPTH = 64
 """Modules within each other that are told apart; a name in a file could have any number of dots."""
@@ -59,7 +59,7 @@ def compiled(program: Program, stored: frozenset[int] = frozenset()) -> dict[int
         program: the steps.
         stored: buffers that are made in any case, with all that their steps make.
     """
-    readers: dict[int, list[Step]] = {}
+    readers: dict[int, list[ProgramStep]] = {}
     for step in program.steps:
         for buffer, _ in step.reads:
             readers.setdefault(buffer, []).append(step)

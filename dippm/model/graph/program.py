@@ -43,7 +43,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgramStep:
     """One operator as it is called.
 
     Attributes:
@@ -90,7 +90,7 @@ class Program:
     """
 
     buffers: tuple[Buffer, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     inputs: int
     batch: int
     outputs: tuple[int, ...]
@@ -140,7 +140,7 @@ class _Recorder:
     def __init__(self, draft: Draft, *, guesses_in_place: bool) -> None:
         self.draft, self.guesses_in_place = draft, guesses_in_place
         self.buffers: list[Buffer] = []
-        self.steps: list[Step] = []
+        self.steps: list[ProgramStep] = []
         self.nodes: list[Node] = []
         self.buffer_of: dict[int, int] = {}
         self.strides: dict[int, Strides] = {}
@@ -191,7 +191,7 @@ class _Recorder:
         if node.op == "attention":
             scores = (*node.inputs[0].shape[:-1], int(node.attributes["key_length"]))
         self.steps.append(
-            Step(
+            ProgramStep(
                 _name(node),
                 reads,
                 tuple(makes),

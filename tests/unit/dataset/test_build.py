@@ -11,7 +11,7 @@ from dataset import build
 from dataset.join import raw_graphs
 from dataset.join.graph_store import GraphStore
 from dataset.join.models import describe, describe_all, join
-from dataset.join.raw_graphs import Outcome
+from dataset.join.raw_graphs import BuildOutcome
 
 pytestmark = pytest.mark.skipif(find_spec("timm") is None, reason="needs the timm extra")
 
@@ -23,7 +23,7 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with one converted model and one failure."""
     folder = tmp_path_factory.mktemp("graphs")
     outcomes = {o.spec: o for o in raw_graphs.build([MODEL, ABSENT], folder, workers=1)}
-    assert outcomes[MODEL] == Outcome(MODEL)
+    assert outcomes[MODEL] == BuildOutcome(MODEL)
     assert "no_such_model" in outcomes[ABSENT].error
     return folder
 

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from dataset.collect.plans import pending_of
-from dataset.collect.rows import Outcome, make_row
+from dataset.collect.rows import PointOutcome, make_row
 from dataset.collect.status import status
 from dataset.families.family import Workload
 from dataset.plan.configuration import Job, Point
@@ -47,7 +47,7 @@ MEASURED = {
 
 
 def row(number: int, campaign: str = "c", status: str = "ok") -> dict:
-    outcome = Outcome(Point(number + 1), status, "" if status == "ok" else "why", MEASURED)
+    outcome = PointOutcome(Point(number + 1), status, "" if status == "ok" else "why", MEASURED)
     return make_row(campaign, "model", WORKLOAD, outcome)
 
 
@@ -107,7 +107,7 @@ def test_a_point_that_was_disturbed_is_measured_again_until_it_was_three_times(t
         pending = [p for item in pending_of([job], store, retry_failed=False) for p in item.points]
         for point in pending:
             columns = measured.get(f"batch_{point.batch}", disturbed)
-            outcome = Outcome(point, "ok", columns=columns)
+            outcome = PointOutcome(point, "ok", columns=columns)
             store.append(make_row(campaign, "model", WORKLOAD, outcome))
         store.close()
         return [point.batch for point in pending]
@@ -374,7 +374,7 @@ def test_the_newest_try_counts_and_a_measurement_is_never_forgotten(tmp_path):
 
 def test_identity_of_rows():
     point = Point(8)
-    outcome = Outcome(point, "ok", columns=MEASURED)
+    outcome = PointOutcome(point, "ok", columns=MEASURED)
     one = make_row("c1", "model", WORKLOAD, outcome)
     again = make_row("c1", "model", WORKLOAD, replace(outcome, point=replace(point, repeat=1)))
     other = make_row("c2", "model", WORKLOAD, outcome)
@@ -388,7 +388,7 @@ KERNEL = TracedKernel("gemm", ("aten::linear",), (3,), "head", "forward", None, 
 
 def traced(number: int) -> dict:
     columns = {**MEASURED, "kernels": [replace(KERNEL, ns=number).to_dict(), KERNEL.to_dict()]}
-    return make_row("c", "model", WORKLOAD, Outcome(Point(number + 1), "ok", "", columns))
+    return make_row("c", "model", WORKLOAD, PointOutcome(Point(number + 1), "ok", "", columns))
 
 
 @pytest.mark.parametrize("with_pyarrow", [True, False])

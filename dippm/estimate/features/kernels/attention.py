@@ -6,7 +6,7 @@ from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.casts import lower
 from dippm.estimate.features.kernels.products import copied, macs, product
 from dippm.estimate.features.kernels.run import HALF_WIDTH, Run, Strides
-from dippm.model.graph.calls import Call
+from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.draft import Shape
 from dippm.model.graph.operators import FUSED_RANK
 
@@ -14,7 +14,7 @@ ALIGNED = 8
 """Elements of half precision that fused kernels read together."""
 
 
-def attention(run: Run, call: Call) -> None:
+def attention(run: Run, call: OperatorCall) -> None:
     """Launch one fused kernel, or a kernel for each step where no fused one takes the operands."""
     a, out = call.attributes, run.tensor(call.outputs[0])
     query = run.tensor(call.inputs[0]).shape
@@ -45,7 +45,7 @@ def attention(run: Run, call: Call) -> None:
     run.kernels[-1] = run.kernels[-1]._replace(strided=False)
 
 
-def _aligned(run: Run, call: Call, shape: Shape) -> Strides:
+def _aligned(run: Run, call: OperatorCall, shape: Shape) -> Strides:
     """Pad the width of the operands to what fused kernels read; return the result's strides."""
     for position in call.inputs[:3]:
         lower(run, call, position)
@@ -56,7 +56,7 @@ def _aligned(run: Run, call: Call, shape: Shape) -> Strides:
 
 
 def _unfused(
-    run: Run, call: Call, shape: tuple[float, float, float], heads: float, flops: float
+    run: Run, call: OperatorCall, shape: tuple[float, float, float], heads: float, flops: float
 ) -> None:
     """Launch scaled operands, scores = queries · keys, plus mask, their softmax, scores · values.
 
@@ -102,7 +102,7 @@ def _unfused(
     run.make(call.outputs[0], narrow)
 
 
-def _masked(run: Run, call: Call, scores: float, width: int) -> list[Kernel]:
+def _masked(run: Run, call: OperatorCall, scores: float, width: int) -> list[Kernel]:
     """Return what adds masks to the scores, in place."""
     found = []
     for position in call.inputs[3:]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dippm.estimate.conditions import Precision
 from dippm.estimate.features.kernels.run import AUTOCAST
-from dippm.model.graph.calls import Call, CallSequence, Tensor
+from dippm.model.graph.calls import CallSequence, OperatorCall, Tensor
 from dippm.model.graph.draft import Shape
 from dippm.model.graph.operators import FUSED_RANK
 
@@ -38,9 +38,9 @@ def in_steps(sequence: CallSequence, precision: Precision) -> CallSequence:
 class _Steps:
     def __init__(self, sequence: CallSequence, *, autocast: bool) -> None:
         self.tensors, self.autocast = list(sequence.tensors), autocast
-        self.calls: list[Call] = []
+        self.calls: list[OperatorCall] = []
 
-    def add(self, call: Call) -> None:
+    def add(self, call: OperatorCall) -> None:
         """Add a call, or its steps if it is attention that fused kernels take."""
         axis = self._axis_of_lengths(call) if call.op == "attention" else None
         if axis is None:
@@ -48,7 +48,7 @@ class _Steps:
         else:
             self._attend(call, heads_inside=axis == -3)
 
-    def _axis_of_lengths(self, call: Call) -> int | None:
+    def _axis_of_lengths(self, call: OperatorCall) -> int | None:
         """Return which axis the queries and keys are along; None if their shapes do not tell.
 
         Torch has (batch, heads, length, width), Relax (batch, length, heads, width).
@@ -62,7 +62,7 @@ class _Steps:
         axes = (-2, -3) if len(shapes[0]) == FUSED_RANK else (-2,)
         return next((x for x in axes if [shape[x] for shape in shapes] == lengths), None)
 
-    def _attend(self, call: Call, *, heads_inside: bool) -> None:
+    def _attend(self, call: OperatorCall, *, heads_inside: bool) -> None:
         query, key, value = call.inputs[:3]
         if heads_inside:
             query, key, value = (self._swapped(call, p, 1, 2) for p in (query, key, value))
@@ -84,7 +84,7 @@ class _Steps:
         made = self._step(call, "matmul", (weights, value), result, {"k": table[-1]})
         self._call(call, "transpose", (made,), call.outputs[0], {"permutation": (0, 2, 1, 3)})
 
-    def _lowered(self, call: Call, position: int) -> int:
+    def _lowered(self, call: OperatorCall, position: int) -> int:
         """Cast a mask as autocast does for a call of attention, so that the scores stay half."""
         tensor = self.tensors[position]
         if not self.autocast or not tensor.is_float:
@@ -93,7 +93,7 @@ class _Steps:
         self._call(call, "cast", (position,), out)
         return out
 
-    def _swapped(self, call: Call, position: int, first: int, second: int) -> int:
+    def _swapped(self, call: OperatorCall, position: int, first: int, second: int) -> int:
         held = self.tensors[position]
         axes = list(range(len(held.shape)))
         axes[first], axes[second] = second, first
@@ -103,7 +103,7 @@ class _Steps:
 
     def _step(
         self,
-        call: Call,
+        call: OperatorCall,
         op: str,
         inputs: tuple[int, ...],
         shape: Shape,
@@ -115,14 +115,14 @@ class _Steps:
 
     def _call(
         self,
-        call: Call,
+        call: OperatorCall,
         op: str,
         inputs: tuple[int, ...],
         out: int,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         self.calls.append(
-            Call(op, attributes or {}, inputs, (out,), path=call.path, node=call.node)
+            OperatorCall(op, attributes or {}, inputs, (out,), path=call.path, node=call.node)
         )
 
     def _add(self, tensor: Tensor) -> int:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.run import Run, Strides
-from dippm.model.graph.calls import Call
+from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.strides import dense_in_order
 
 TYPED_RESULT = ("softmax", "log_softmax", "reduce_sum", "reduce_prod", "reduce_norm", "cumsum")
 """What autocast asks for a float32 result instead of casting the argument."""
 
 
-def lower(run: Run, call: Call, position: int) -> None:
+def lower(run: Run, call: OperatorCall, position: int) -> None:
     """Cast an argument of a product to half for this call, if autocast must.
 
     Parameters are cast once on a pass, whoever reads them.
@@ -35,7 +35,7 @@ def without_gaps(run: Run, position: int) -> Strides:
     return dense_in_order(shape, strides) if all(strides) else strides
 
 
-def weight_cast(run: Run, call: Call, position: int) -> int:
+def weight_cast(run: Run, call: OperatorCall, position: int) -> int:
     """Cast a parameter to half, once on a pass; return the kernel to wait for."""
     tensor = run.tensor(position)
     key = (*tensor.roots, tensor.size)
@@ -46,7 +46,7 @@ def weight_cast(run: Run, call: Call, position: int) -> int:
     return run.cast_weights[key]
 
 
-def widen(run: Run, call: Call, position: int) -> None:
+def widen(run: Run, call: OperatorCall, position: int) -> None:
     """Cast an argument to float32 for this call, if it is narrower."""
     held = run.state(position)
     if held.width != 2 or not run.tensor(position).is_float:
@@ -55,7 +55,7 @@ def widen(run: Run, call: Call, position: int) -> None:
     run.states[position] = replace(held, width=4, makers=(at,), strides=without_gaps(run, position))
 
 
-def cast(run: Run, call: Call) -> None:
+def cast(run: Run, call: OperatorCall) -> None:
     """Launch a cast that the model asks for, if the run makes it one.
 
     A file holds the precision that it was exported in: there, a cast to float32 and the one back

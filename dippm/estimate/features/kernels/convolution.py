@@ -10,10 +10,10 @@ from dippm.estimate.features.kernels.casts import lower, weight_cast
 from dippm.estimate.features.kernels.layouts import image_strides, images_last
 from dippm.estimate.features.kernels.products import dense_image, macs, product
 from dippm.estimate.features.kernels.run import HALF_WIDTH, Run
-from dippm.model.graph.calls import Call
+from dippm.model.graph.calls import OperatorCall
 
 
-def convolution(run: Run, call: Call) -> None:
+def convolution(run: Run, call: OperatorCall) -> None:
     """Launch a convolution: pixels × output channels, summed over the window."""
     a = call.attributes
     window, strides = tuple(a.get("kernel", (1,))), tuple(a.get("strides", (1,)))
@@ -62,7 +62,7 @@ def convolution_class(
     return "conv_spatial"
 
 
-def bias(run: Run, call: Call, maker: Call) -> None:
+def bias(run: Run, call: OperatorCall, maker: OperatorCall) -> None:
     """Launch what adds the bias that a layer was given.
 
     A dense layer adds it in its product if its argument is dense, and so do depthwise convolutions
@@ -113,7 +113,7 @@ def is_depthwise(op: str, groups: int, channels_in: int, channels_out: int) -> b
 
 
 def walks_windows(
-    run: Run, call: Call, source: int, window: Sequence[int], strides: Sequence[int]
+    run: Run, call: OperatorCall, source: int, window: Sequence[int], strides: Sequence[int]
 ) -> bool:
     """Tell whether PyTorch's own kernel runs a depthwise convolution of `is_depthwise`.
 

@@ -6,14 +6,14 @@ from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.layouts import images_last, view
 from dippm.estimate.features.kernels.run import Run, Strides
 from dippm.estimate.features.kernels.streaming import pass_over_memory
-from dippm.model.graph.calls import Call
+from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.strides import contiguous, dense_in_order, view_strides
 
 PARTIAL_WRITES = ("slicescatter", "selectscatter", "stridedslicescatter", "diagonalscatter")
 """Spellings of putting a part back into the tensor that it is a view of."""
 
 
-def viewed(run: Run, call: Call) -> None:
+def viewed(run: Run, call: OperatorCall) -> None:
     """Follow a view; launch the copy of one that cannot be."""
     if view(run, call):
         return
@@ -24,7 +24,7 @@ def viewed(run: Run, call: Call) -> None:
     run.make(out, held.width, strides, widened=held.widened)
 
 
-def identity(run: Run, call: Call) -> None:
+def identity(run: Run, call: OperatorCall) -> None:
     """Pass a tensor on, or launch the copy that was asked for."""
     source, out = call.inputs[0], call.outputs[0]
     held, shape = run.state(source), run.tensor(source).shape
@@ -49,7 +49,7 @@ def _wanted(run: Run, source: int, order: str, how: object) -> Strides:
     return held if run.is_dense(source) else dense
 
 
-def _copy(run: Run, call: Call, source: int, strides: Strides) -> None:
+def _copy(run: Run, call: OperatorCall, source: int, strides: Strides) -> None:
     held, tensor = run.state(source), run.tensor(source)
     row = tensor.shape[-1] if tensor.shape else 1
     length = run.run_length(source, strides)
@@ -66,7 +66,7 @@ def _copy(run: Run, call: Call, source: int, strides: Strides) -> None:
     run.emit(kernel, [source])
 
 
-def padded(run: Run, call: Call) -> None:
+def padded(run: Run, call: OperatorCall) -> None:
     """Launch a padding: a constant one fills its result, then copies into it."""
     source, out = call.inputs[0], call.outputs[0]
     held, size = run.state(source), run.tensor(out).size
@@ -80,7 +80,7 @@ def padded(run: Run, call: Call) -> None:
     run.make(out, held.width)
 
 
-def masked(run: Run, call: Call) -> None:
+def masked(run: Run, call: OperatorCall) -> None:
     """Launch a masked fill: a copy, unless it works in place, then the fill."""
     source, out = call.inputs[0], call.outputs[0]
     strides = run.state(source).strides
@@ -90,7 +90,7 @@ def masked(run: Run, call: Call) -> None:
     pass_over_memory(run, call)
 
 
-def scattered(run: Run, call: Call) -> None:
+def scattered(run: Run, call: OperatorCall) -> None:
     """Launch an update of a tensor at indices.
 
     What is written as `y[...] = x` was launched when its part was made: the file only puts the part
@@ -121,7 +121,7 @@ def scattered(run: Run, call: Call) -> None:
     run.make(out, held.width, run.state(target).strides)
 
 
-def created(run: Run, call: Call) -> None:
+def created(run: Run, call: OperatorCall) -> None:
     """Launch what fills a new tensor."""
     out = call.outputs[0]
     tensor = run.tensor(out)

@@ -26,7 +26,7 @@ from dippm.estimate.features.kernels.node_calls import calls_of
 from dippm.estimate.features.kernels.products import copied, macs, matmul, product
 from dippm.estimate.features.kernels.run import Run
 from dippm.estimate.features.kernels.streaming import pass_over_memory
-from dippm.model.graph.calls import Call, CallSequence
+from dippm.model.graph.calls import CallSequence, OperatorCall
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.graph.operators import operator
 from dippm.model.graph.rules.quantised import BYTES
@@ -41,7 +41,7 @@ OVERWRITTEN = frozenset(
 """Calls whose gradient needs the argument, which autograd copies before it is written over."""
 
 
-def batch_norm(run: Run, call: Call) -> None:
+def batch_norm(run: Run, call: OperatorCall) -> None:
     """Launch the count of batches, and cuDNN's norm, which reads its argument twice."""
     counter = Kernel.stream(call.node, "broadcast", 1, COUNTER_BYTES)
     run.emit(counter._replace(in_place=True))
@@ -50,14 +50,14 @@ def batch_norm(run: Run, call: Call) -> None:
     run.kernels[-1] = norm._replace(read_bytes=2.0 * norm.read_bytes, flops=2.0 * norm.flops)
 
 
-def needs_copy(run: Run, call: Call) -> bool:
+def needs_copy(run: Run, call: OperatorCall) -> bool:
     """Tell whether autograd copies the argument of a call that works in place."""
     if not call.in_place or call.op not in OVERWRITTEN:
         return False
     return not any(run.tensor(p).is_number for p in call.inputs[1:])
 
 
-def copied_first(run: Run, call: Call) -> None:
+def copied_first(run: Run, call: OperatorCall) -> None:
     """Launch the copy of what a call writes over, then the call."""
     source = call.inputs[0]
     held = run.state(source)
@@ -73,7 +73,7 @@ SERIAL_PER_STEP = 30.0
 """Trips to memory that a step of a layer waits for: about 9 µs, whatever the GPU."""
 
 
-def recurrent(run: Run, call: Call) -> None:
+def recurrent(run: Run, call: OperatorCall) -> None:
     """Launch one record for all layers: each is one launch, whose products wait for each other.
 
     `torch.compile` breaks its graph here (`torch._dynamo.config.allow_rnn` is off unless somebody
@@ -110,7 +110,7 @@ def recurrent(run: Run, call: Call) -> None:
 
 KERNEL_VERSION = "9"
 
-Rule = Callable[[Run, Call], None]
+Rule = Callable[[Run, OperatorCall], None]
 BY_NAME: Mapping[str, Rule] = {
     "cast": cast,
     "identity": identity,
@@ -199,7 +199,7 @@ def launched_by(
     return fuse(run.kernels, run.graph_breaks) if mode == "compiled" else run.kernels
 
 
-def walk(run: Run, seen: Callable[[Call, Call | None], None] | None = None) -> None:
+def walk(run: Run, seen: Callable[[OperatorCall, OperatorCall | None], None] | None = None) -> None:
     """Launch the kernels of all calls of a run.
 
     Args:
@@ -228,7 +228,7 @@ def _multiplies_integers(graph: ModelGraph) -> bool:
     )
 
 
-def _rule_of(run: Run, call: Call) -> Rule:
+def _rule_of(run: Run, call: OperatorCall) -> Rule:
     row = operator(call.op)
     if run.training and call.op in TRAINED:
         return TRAINED[call.op]
@@ -245,7 +245,7 @@ def _rule_of(run: Run, call: Call) -> Rule:
     return pass_over_memory
 
 
-def _data_flow(sequence: CallSequence) -> tuple[dict[int, Call], Counter[int]]:
+def _data_flow(sequence: CallSequence) -> tuple[dict[int, OperatorCall], Counter[int]]:
     """Return what makes each tensor, and how often each is read."""
     makers = {p: call for call in sequence.calls for p in call.outputs}
     readers = Counter(p for call in sequence.calls for p in call.inputs)
@@ -253,8 +253,11 @@ def _data_flow(sequence: CallSequence) -> tuple[dict[int, Call], Counter[int]]:
 
 
 def _biased(
-    call: Call, sequence: CallSequence, makers: dict[int, Call], readers: Counter[int]
-) -> Call | None:
+    call: OperatorCall,
+    sequence: CallSequence,
+    makers: dict[int, OperatorCall],
+    readers: Counter[int],
+) -> OperatorCall | None:
     """Return the layer whose bias a call adds; None if it is another addition."""
     if call.op != "add" or len(call.inputs) != 2:
         return None

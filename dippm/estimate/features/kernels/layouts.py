@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from dippm.estimate.features.kernels.run import Run, Strides
-from dippm.model.graph.calls import Call
+from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.draft import Shape
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.strides import (
@@ -20,7 +20,7 @@ from dippm.model.graph.strides import (
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
-def view(run: Run, call: Call) -> bool:
+def view(run: Run, call: OperatorCall) -> bool:
     """Follow a call that shares the memory of its argument; tell whether it does."""
     source = call.inputs[0]
     given, shape = run.state(source).strides, run.tensor(source).shape
@@ -48,7 +48,7 @@ def view(run: Run, call: Call) -> bool:
     return True
 
 
-def _renamed(run: Run, call: Call) -> Strides:
+def _renamed(run: Run, call: OperatorCall) -> Strides:
     """Return the strides of images whose axes are only named in another order."""
     shape = run.tensor(call.outputs[0]).shape
     if run.channels_last and tuple(call.attributes["permutation"]) == TO_CHANNELS_FIRST:
@@ -56,7 +56,7 @@ def _renamed(run: Run, call: Call) -> Strides:
     return contiguous(shape)
 
 
-def _taken(run: Run, call: Call, part: int) -> Strides:
+def _taken(run: Run, call: OperatorCall, part: int) -> Strides:
     """Return the strides of one index of an axis."""
     source = call.inputs[0]
     given, shape = run.state(source).strides, run.tensor(source).shape

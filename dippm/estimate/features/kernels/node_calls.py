@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dippm.model.graph.calls import Call, CallSequence, Tensor
+from dippm.model.graph.calls import CallSequence, OperatorCall, Tensor
 from dippm.model.graph.draft import item_bytes
 from dippm.model.graph.model_graph import STATIC, ModelGraph, OpNode
 from dippm.model.graph.operators import operator
@@ -23,7 +23,7 @@ class _Calls:
     def __init__(self, graph: ModelGraph) -> None:
         self.graph = graph
         self.tensors: list[Tensor] = []
-        self.calls: list[Call] = []
+        self.calls: list[OperatorCall] = []
         self.inputs: list[int] = []
         self.results: list[tuple[int, ...]] = []
         self.producers: list[list[int]] = [[] for _ in graph.nodes]
@@ -75,8 +75,8 @@ def _call(
     outputs: tuple[int, ...],
     node: OpNode,
     i: int,
-) -> Call:
-    return Call(op, attributes, tuple(inputs), outputs, path=node.path, node=i)
+) -> OperatorCall:
+    return OperatorCall(op, attributes, tuple(inputs), outputs, path=node.path, node=i)
 
 
 def _steps(node: OpNode) -> list[tuple[str, Mapping[str, Any]]]:

@@ -9,7 +9,7 @@ from math import prod
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.casts import lower
 from dippm.estimate.features.kernels.run import Run, Strides
-from dippm.model.graph.calls import Call
+from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.macs import is_complex, real_macs
 from dippm.model.graph.operators import operator
 from dippm.model.graph.rules.quantised import BYTES
@@ -26,7 +26,7 @@ BATCHED_RANK = 3
 
 def product(
     run: Run,
-    call: Call,
+    call: OperatorCall,
     kind: str,
     shape: tuple[float, float, float],
     *,
@@ -83,7 +83,7 @@ def _is_integer(run: Run, operands: list[int]) -> bool:
     return bool(operands) and all(run.tensor(p).dtype in BYTES for p in operands)
 
 
-def _in_integers(run: Run, call: Call, kernel: Kernel) -> Kernel:
+def _in_integers(run: Run, call: OperatorCall, kernel: Kernel) -> Kernel:
     """Return a product as one of 8-bit integers, whatever the precision of the rest."""
     width, out = run.product_width, run.promoted(call)
     return kernel._replace(
@@ -97,7 +97,7 @@ def _in_integers(run: Run, call: Call, kernel: Kernel) -> Kernel:
 
 
 def _in_complex(
-    run: Run, call: Call, kernel: Kernel, data: list[int], weights: list[int]
+    run: Run, call: OperatorCall, kernel: Kernel, data: list[int], weights: list[int]
 ) -> Kernel:
     """Return a product of complex numbers as the real one that it is: (m, 2k) × (2k, 2n).
 
@@ -118,7 +118,7 @@ def _in_complex(
     )
 
 
-def matmul(run: Run, call: Call) -> None:
+def matmul(run: Run, call: OperatorCall) -> None:
     """Launch a product of two tensors: one matrix, or a batch of them."""
     left, right = call.inputs[:2]
     for position in (left, right):
@@ -146,7 +146,7 @@ def matmul(run: Run, call: Call) -> None:
     run.kernels[-1] = run.kernels[-1]._replace(strided=turned)
 
 
-def _rows(run: Run, call: Call, position: int) -> None:
+def _rows(run: Run, call: OperatorCall, position: int) -> None:
     """Copy an operand that is no matrix of rows as it lies in memory."""
     tensor, held = run.tensor(position), run.state(position)
     if tensor.is_parameter or len(tensor.shape) < BATCHED_RANK:
@@ -156,7 +156,7 @@ def _rows(run: Run, call: Call, position: int) -> None:
         copied(run, call, position, tensor.size)
 
 
-def _gathered(run: Run, call: Call, position: int, batch: tuple[int, ...]) -> None:
+def _gathered(run: Run, call: OperatorCall, position: int, batch: tuple[int, ...]) -> None:
     """Copy an operand of a batched product whose matrices are not one run of memory."""
     tensor, held = run.tensor(position), run.state(position)
     full = (*batch, *tensor.shape[-2:])
@@ -167,7 +167,7 @@ def _gathered(run: Run, call: Call, position: int, batch: tuple[int, ...]) -> No
         copied(run, call, position, prod(full))
 
 
-def copied(run: Run, call: Call, position: int, elements: float) -> None:
+def copied(run: Run, call: OperatorCall, position: int, elements: float) -> None:
     """Launch the copy that makes a tensor dense for a call."""
     held = run.state(position)
     width, after = held.width, held.makers
@@ -187,7 +187,7 @@ def copied(run: Run, call: Call, position: int, elements: float) -> None:
     )
 
 
-def dense_image(run: Run, call: Call, position: int) -> None:
+def dense_image(run: Run, call: OperatorCall, position: int) -> None:
     """Copy images that have gaps in memory, such as a part of the channels, for a call.
 
     The copy holds its channels next to each other if the images do.
@@ -202,7 +202,7 @@ def dense_image(run: Run, call: Call, position: int) -> None:
             run.states[position] = replace(run.states[position], strides=kept)
 
 
-def macs(run: Run, call: Call) -> int:
+def macs(run: Run, call: OperatorCall) -> int:
     """Return the multiply-accumulates of a call, by the formula of its operator; 0 without one."""
     formula = operator(call.op).macs
     if formula is None:

@@ -10,7 +10,7 @@ from math import prod
 from dippm.estimate.conditions import Precision
 from dippm.estimate.features.kernel import Kernel, Part, Unit
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.model.graph.calls import Call, CallSequence, Tensor
+from dippm.model.graph.calls import CallSequence, OperatorCall, Tensor
 from dippm.model.graph.draft import item_bytes
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.operators import operator
@@ -112,7 +112,7 @@ class Run:
         """Return the bytes per element of a tensor that nothing has cast."""
         return self.default_width if tensor.is_float else item_bytes(tensor.dtype)
 
-    def operands(self, call: Call) -> list[int]:
+    def operands(self, call: OperatorCall) -> list[int]:
         """Return the arguments that take memory."""
         return [p for p in call.inputs if not self.tensor(p).is_number]
 
@@ -181,7 +181,7 @@ class Run:
         self.kernels.append(kernel._replace(sources=tuple(sorted(sources)), part=self.part))
         return len(self.kernels) - 1
 
-    def promoted(self, call: Call) -> int:
+    def promoted(self, call: OperatorCall) -> int:
         """Return the bytes per element of a result that no rule of autocast decides.
 
         A complex result is of two numbers as wide as the widest operand, and the other way round.
@@ -209,7 +209,7 @@ class Run:
             return "tf32"
         return "fp32"
 
-    def widens(self, call: Call) -> bool:
+    def widens(self, call: OperatorCall) -> bool:
         """Return whether autocast runs a call in float32 (the float32 list of torch.amp)."""
         upsamples = call.op == "resize" and call.spelled.startswith("upsample")
         return self.autocast and (upsamples or operator(call.op).autocast == "float32")

@@ -14,7 +14,7 @@ from dippm.estimate.features.kernels.layouts import (
 )
 from dippm.estimate.features.kernels.products import copied, dense_image, macs
 from dippm.estimate.features.kernels.run import Run, Strides
-from dippm.model.graph.calls import Call
+from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.draft import Shape
 from dippm.model.graph.macs import real_flops
 from dippm.model.graph.operators import is_elementwise, operator
@@ -29,7 +29,7 @@ MASKS = ("where", "equal", "greater", "less", "logical_not")
 INDEX_WIDTH = 8
 
 
-def pass_over_memory(run: Run, call: Call) -> None:
+def pass_over_memory(run: Run, call: OperatorCall) -> None:
     """Launch the kernel of a call that is no matrix product, and the casts that it needs."""
     operands = run.operands(call) or list(call.inputs[:1])
     source = operands[0] if operands else None
@@ -78,12 +78,12 @@ def pass_over_memory(run: Run, call: Call) -> None:
         run.make(p, _width_of(run, call, p, width), strides if same else None, widened=widened)
 
 
-def _writes_unread_indices(run: Run, call: Call) -> bool:
+def _writes_unread_indices(run: Run, call: OperatorCall) -> bool:
     """Tell whether a call writes positions that nobody reads: a compiler leaves them out."""
     return call.op == "max_pool" and len(call.outputs) == 1 and not run.compiled
 
 
-def _made_ready(run: Run, call: Call, operands: list[int]) -> int:
+def _made_ready(run: Run, call: OperatorCall, operands: list[int]) -> int:
     """Cast and copy operands as the call wants them; return the width of its result."""
     width, is_float = run.promoted(call), run.tensor(call.outputs[0]).is_float
     widens = run.widens(call) and is_float
@@ -99,14 +99,16 @@ def _made_ready(run: Run, call: Call, operands: list[int]) -> int:
     return width
 
 
-def _width_of(run: Run, call: Call, position: int, width: int) -> int:
+def _width_of(run: Run, call: OperatorCall, position: int, width: int) -> int:
     tensor = run.tensor(position)
     if tensor.is_float:
         return width
     return run.natural_width(tensor) if call.op in MASKS else INDEX_WIDTH
 
 
-def _elements(run: Run, call: Call, operands: list[int], row: KernelClass) -> tuple[float, float]:
+def _elements(
+    run: Run, call: OperatorCall, operands: list[int], row: KernelClass
+) -> tuple[float, float]:
     """Return how many elements a call reads and writes; lookups read what they find."""
     written = float(sum(run.tensor(p).size for p in call.outputs))
     if row.reads_what_it_writes and operands:
@@ -124,7 +126,7 @@ def _bytes_read(run: Run, operands: list[int], row: KernelClass, looked_up: floa
     return float(sum(run.stored(p) * run.state(p).width for p in operands))
 
 
-def class_of(run: Run, call: Call, operands: list[int]) -> str:
+def class_of(run: Run, call: OperatorCall, operands: list[int]) -> str:
     """Return the kernel class of a call that is no matrix product."""
     row = operator(call.op)
     sizes = {run.tensor(p).shape for p in operands}
@@ -133,13 +135,13 @@ def class_of(run: Run, call: Call, operands: list[int]) -> str:
     return row.kernel if row.kernel in KERNEL_CLASSES else "other"
 
 
-def _wants_dense(run: Run, call: Call, source: int) -> bool:
+def _wants_dense(run: Run, call: OperatorCall, source: int) -> bool:
     if call.op == "group_norm":
         return not run.is_dense(source) and not images_last(run, source)
     return call.op in WANTS_DENSE and not run.is_dense(source)
 
 
-def _result_strides(run: Run, call: Call, operands: list[int]) -> Strides:
+def _result_strides(run: Run, call: OperatorCall, operands: list[int]) -> Strides:
     shape = run.tensor(call.outputs[0]).shape
     if not operands:
         return contiguous(shape)
@@ -189,7 +191,7 @@ def row_length(run: Run, kind: str, source: int | None, out: Shape) -> float:
     return float(shape[-1]) if shape else 1.0
 
 
-def _serial_steps(run: Run, call: Call, source: int | None) -> int:
+def _serial_steps(run: Run, call: OperatorCall, source: int | None) -> int:
     """Return images × channels for bilinear upsampling of contiguous images, else 0.
 
     A thread of its kernel walks all images and channels; generated code does not.
@@ -205,7 +207,7 @@ def _serial_steps(run: Run, call: Call, source: int | None) -> int:
     return prod(out[:2]) if len(out) == 4 and not images_last(run, source) else 0
 
 
-def _sizes(call: Call, name: str) -> tuple[int, ...]:
+def _sizes(call: OperatorCall, name: str) -> tuple[int, ...]:
     value = call.attributes.get(name, (1,))
     if isinstance(value, tuple | list):
         return tuple(int(v) for v in value) or (1,)

@@ -39,7 +39,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """All arguments of one call.
 
     Attributes:

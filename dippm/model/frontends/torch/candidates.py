@@ -24,7 +24,7 @@ from dippm.model.frontends.torch.batch_check import (
     ScriptWatch,
     watch_sequences,
 )
-from dippm.model.frontends.torch.call import Call
+from dippm.model.frontends.torch.call import ModelCall
 from dippm.model.frontends.torch.constant_folding import Kept, KnownNumbers, settings_of
 from dippm.model.frontends.torch.control_flow import unfold_control_flow
 from dippm.model.frontends.torch.data_dependent_sizes import StatedSizes, with_positions
@@ -102,7 +102,7 @@ class Attempt:
     """
 
     def __init__(
-        self, module: torch.nn.Module, call: Call, *, on_meta: bool, kept: Kept | None = None
+        self, module: torch.nn.Module, call: ModelCall, *, on_meta: bool, kept: Kept | None = None
     ) -> None:
         self.module, self.call, self.on_meta = module, call, on_meta
         self._kept = kept or {}
@@ -131,7 +131,7 @@ class Attempt:
         """What was assumed in all exports, for the user."""
         return (*((PACKED,) if self._padded.seen else ()), *self._noted)
 
-    def with_call(self, call: Call) -> Attempt:
+    def with_call(self, call: ModelCall) -> Attempt:
         """Return exports of the same module that is called in another way."""
         return Attempt(self.module, call, on_meta=self.on_meta, kept=self._kept)
 

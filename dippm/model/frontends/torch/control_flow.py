@@ -55,7 +55,7 @@ class _Unfolding:
             for part in _graphs(module, node):
                 self.unfold(part)
             unfold = _BY_NAME.get(str(node.target.__name__))
-            results = unfold(self, _Place(module, node)) if unfold else None
+            results = unfold(self, _Region(module, node)) if unfold else None
             if results is not None:
                 _replace(node, results)
         if found:
@@ -64,14 +64,14 @@ class _Unfolding:
             module.delete_all_unused_submodules()
             module.recompile()
 
-    def branch(self, place: _Place) -> list[Any] | None:
+    def branch(self, place: _Region) -> list[Any] | None:
         """Read the branch with more arithmetic."""
         ways, operands = place.graphs, place.arguments[3]
         chosen = max(ways, key=_work)
         self.notes[BRANCH.format(count=len(ways), name=place.name)] = None
         return place.copy(chosen, list(operands))
 
-    def loop(self, place: _Place) -> list[Any] | None:
+    def loop(self, place: _Region) -> list[Any] | None:
         """Read the condition and the body of a loop once."""
         condition, body = place.graphs
         given = [*place.arguments[2], *place.arguments[3]]
@@ -79,17 +79,17 @@ class _Unfolding:
         place.copy(condition, given)
         return place.copy(body, given)
 
-    def scan(self, place: _Place) -> list[Any] | None:
+    def scan(self, place: _Region) -> list[Any] | None:
         """Write out a loop that carries states over the rows of tensors."""
         _, states, rows, others = place.arguments[:4]
         return self._rows(place, list(states), list(rows), list(others))
 
-    def map(self, place: _Place) -> list[Any] | None:
+    def map(self, place: _Region) -> list[Any] | None:
         """Write out a function of each row."""
         return self._rows(place, [], list(place.arguments[1]), list(place.arguments[2]))
 
     def _rows(
-        self, place: _Place, states: list[Any], rows: list[Any], others: list[Any]
+        self, place: _Region, states: list[Any], rows: list[Any], others: list[Any]
     ) -> list[Any] | None:
         (body,), steps = place.graphs, int(rows[0].meta["val"].shape[0])
         size = steps * len(body.graph.nodes)
@@ -115,7 +115,7 @@ class _Unfolding:
         ]
         return [*states, *stacked]
 
-    def region(self, place: _Place) -> list[Any] | None:
+    def region(self, place: _Region) -> list[Any] | None:
         """Read what a region runs."""
         (body, *others), arguments = place.graphs, list(_flat(place.node.args))
         given = [a for a in arguments if isinstance(a, Node) and a.op != "get_attr"]
@@ -125,7 +125,7 @@ class _Unfolding:
         return place.copy(body, given)
 
 
-_BY_NAME: dict[str, Callable[[_Unfolding, _Place], list[Any] | None]] = {
+_BY_NAME: dict[str, Callable[[_Unfolding, _Region], list[Any] | None]] = {
     "cond": _Unfolding.branch,
     "while_loop": _Unfolding.loop,
     "scan": _Unfolding.scan,
@@ -134,7 +134,7 @@ _BY_NAME: dict[str, Callable[[_Unfolding, _Place], list[Any] | None]] = {
 }
 
 
-class _Place:
+class _Region:
     """A node that holds graphs, and where their operators go."""
 
     def __init__(self, module: GraphModule, node: Node) -> None:

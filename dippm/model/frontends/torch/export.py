@@ -23,7 +23,7 @@ from dippm.model.frontends.torch.batch_check import (
     same_work,
     watch_sequences,
 )
-from dippm.model.frontends.torch.call import Call, Leaf
+from dippm.model.frontends.torch.call import Leaf, ModelCall
 from dippm.model.frontends.torch.candidates import Attempt
 from dippm.model.frontends.torch.constant_folding import kept_numbers
 from dippm.model.frontends.torch.prepare import evaluating, on_meta, unwrapped, without_weights
@@ -84,7 +84,7 @@ class Accepted:
     """
 
     tensors: Mapping[str, torch.Tensor]
-    call: Call
+    call: ModelCall
 
 
 def export(module: torch.nn.Module, inputs: InputSpec) -> Exported:
@@ -142,7 +142,7 @@ def accepted_inputs(module: torch.nn.Module, inputs: InputSpec, batch: int) -> A
 
 
 def _accepted(
-    module: torch.nn.Module, call: Call, inputs: InputSpec, batch: int, *, on_meta: bool
+    module: torch.nn.Module, call: ModelCall, inputs: InputSpec, batch: int, *, on_meta: bool
 ) -> Accepted:
     """Return the inputs of one call; raises what `accepted_inputs` does."""
     with evaluating(module), torch.no_grad():
@@ -190,7 +190,7 @@ def slimmed(program: ExportedProgram) -> ExportedProgram:
 
 def _export(
     module: torch.nn.Module,
-    call: Call,
+    call: ModelCall,
     inputs: InputSpec,
     *,
     fixed_batch: int = 1,

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from dippm.errors import ConversionError, InputShapeError
 from dippm.model.frontends.frontend import FORMS, InputSpec, check_kinds
-from dippm.model.frontends.torch.call import Arguments, Call, Leaf
+from dippm.model.frontends.torch.call import Arguments, Leaf, ModelCall
 
 UNEQUAL = (
     "the inputs of the exported program have unequal first sizes: they were taken as they are, "
@@ -21,7 +21,7 @@ UNEQUAL = (
 )
 
 
-def call_of_program(program: ExportedProgram, inputs: InputSpec) -> tuple[Call, int]:
+def call_of_program(program: ExportedProgram, inputs: InputSpec) -> tuple[ModelCall, int]:
     """Return the call that a program takes, and the batch that it was exported with.
 
     Args:
@@ -53,7 +53,7 @@ def call_of_program(program: ExportedProgram, inputs: InputSpec) -> tuple[Call, 
     if unknown := set(inputs.values) - set(numbers):
         raise _unknown(sorted(unknown)[0], values)
     arrange = replace(arrange, values={**values, **numbers})
-    return Call(tuple(leaves), arrange, notes if not inputs.batch_axes else ()), batch
+    return ModelCall(tuple(leaves), arrange, notes if not inputs.batch_axes else ()), batch
 
 
 def is_static(program: ExportedProgram) -> bool:

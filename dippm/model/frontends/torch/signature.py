@@ -14,8 +14,8 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.model.frontends.frontend import FORMS, InputSpec
 from dippm.model.frontends.torch.call import (
     ByParameter,
-    Call,
     Leaf,
+    ModelCall,
     is_list_of_tensors,
     is_optional,
     is_tensor,
@@ -78,7 +78,7 @@ class Candidate:
     notes: tuple[str, ...] = ()
     refusal: InputShapeError | ConversionError | None = None
 
-    def call(self) -> Call:
+    def call(self) -> ModelCall:
         """Return the call that gives a module these inputs.
 
         Raises:
@@ -95,7 +95,7 @@ class Candidate:
         if any(leaf.name for leaf in leaves if EDGES.search(leaf.name)):
             leaves = [leaf if leaf.named else _without_batch(leaf) for leaf in leaves]
             notes = (*notes, _GRAPH_NOTE)
-        return Call(tuple(leaves), ByParameter(parameters, constants), notes)
+        return ModelCall(tuple(leaves), ByParameter(parameters, constants), notes)
 
 
 def candidate_calls(module: torch.nn.Module, inputs: InputSpec) -> Iterator[Candidate]:

@@ -1,4 +1,4 @@
-"""`Call`: one raw operator while it is read."""
+"""`RawCall`: one raw operator while it is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dippm.model.graph.draft import Draft, Node, Shape, Value
 from dippm.model.relax.raw_graph import Attribute
 
 
-class Call:
+class RawCall:
     """A raw operator with its values, and the draft that its reading goes to."""
 
     def __init__(

@@ -7,11 +7,11 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.dialects.einsum import contract
 from dippm.model.graph.draft import Shape, Value
 
-Reader = Callable[[Call], bool]
+Reader = Callable[[RawCall], bool]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _PRODUCT_FROM = 25
 """Rows from which torch computes distances by a matrix product."""
@@ -20,7 +20,7 @@ _PRODUCT_FROM = 25
 def _plus(terms: list[str], out: str) -> Reader:
     """A contraction of the second and third argument, added to the first."""
 
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         bias, left, right = call.inputs[:3]
         product = _contracted(call, [left, right], terms, out, call.out_shape)
         return call.first("add", [product, bias])
@@ -29,20 +29,20 @@ def _plus(terms: list[str], out: str) -> Reader:
 
 
 def _contracted(
-    call: Call, operands: list[Value], terms: list[str], out: str, shape: Shape
+    call: RawCall, operands: list[Value], terms: list[str], out: str, shape: Shape
 ) -> Value:
     result = Value(shape, call.outputs[0].dtype)
-    contract(Call(call.draft, call.name, operands, [result], {}), terms, out)
+    contract(RawCall(call.draft, call.name, operands, [result], {}), terms, out)
     return result
 
 
-def _inner(call: Call) -> bool:
+def _inner(call: RawCall) -> bool:
     left, right = (len(v.shape) - 1 for v in call.inputs[:2])
     a, b = _LETTERS[:left], _LETTERS[left : left + right]
     return contract(call, [a + "z", b + "z"], a + b)
 
 
-def _tensordot(call: Call) -> bool:
+def _tensordot(call: RawCall) -> bool:
     left, right = call.inputs[:2]
     ours = [axis % len(left.shape) for axis in call.integers("dims_self") or ()]
     theirs = [axis % len(right.shape) for axis in call.integers("dims_other") or ()]
@@ -55,7 +55,7 @@ def _tensordot(call: Call) -> bool:
     return contract(call, ["".join(a), "".join(b)], "".join(kept))
 
 
-def _chain(call: Call) -> bool:
+def _chain(call: RawCall) -> bool:
     """A chain of products: the cheapest pair first."""
     chain = list(call.inputs)
     while len(chain) > 2:
@@ -68,7 +68,7 @@ def _chain(call: Call) -> bool:
     return contract(call, ["ij", "jk"], "ik")
 
 
-def _power(call: Call) -> bool:
+def _power(call: RawCall) -> bool:
     """Powers of a matrix by repeated squaring."""
     matrix, exponent = call.inputs[0], abs(call.integer("n", default=1))
     value = matrix
@@ -77,7 +77,7 @@ def _power(call: Call) -> bool:
     return call.first("reshape", [value])
 
 
-def _grouped(call: Call) -> bool:
+def _grouped(call: RawCall) -> bool:
     """Products of groups of rows (or of the reduced axis), each with a matrix of its own."""
     left, right = call.inputs[:2]
     out = call.out_shape
@@ -88,7 +88,7 @@ def _grouped(call: Call) -> bool:
     return call.first("batch_matmul", [left, right], **attributes)
 
 
-def _cdist(call: Call) -> bool:
+def _cdist(call: RawCall) -> bool:
     left, right = call.inputs[:2]
     rows, width = max(left.shape[-2], right.shape[-2]), left.shape[-1]
     by_product = call.number("p", default=2.0) == 2.0 and (
@@ -104,7 +104,7 @@ def _cdist(call: Call) -> bool:
     return call.first("sqrt", [product])
 
 
-def _cosine(call: Call) -> bool:
+def _cosine(call: RawCall) -> bool:
     left, right = call.inputs[:2]
     axes, shape = call.axes("dim"), call.out_shape
     product = call.step("multiply", [left, right], left.shape)
@@ -113,7 +113,7 @@ def _cosine(call: Call) -> bool:
     return call.first("divide", [total, call.step("multiply", norms, shape)])
 
 
-def _pairwise_distance(call: Call) -> bool:
+def _pairwise_distance(call: RawCall) -> bool:
     difference = call.step("subtract", call.inputs[:2], call.inputs[0].shape)
     axes = (len(difference.shape) - 1,)
     keep = int(len(call.out_shape) == len(difference.shape))
@@ -123,7 +123,7 @@ def _pairwise_distance(call: Call) -> bool:
 def _loss(*steps: str) -> Reader:
     """Element-wise work of the first argument with the second, then a mean."""
 
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         value = call.inputs[0]
         for i, op in enumerate(steps):
             operands = [value, *call.inputs[1:2]] if i == 0 and op != "log_softmax" else [value]
@@ -139,7 +139,7 @@ def _loss(*steps: str) -> Reader:
     return read
 
 
-def _channel_shuffle(call: Call) -> bool:
+def _channel_shuffle(call: RawCall) -> bool:
     source, groups = call.inputs[0], call.integer("groups", default=1)
     batch, channels, *rest = source.shape
     split = (batch, groups, channels // groups, *rest)
@@ -150,7 +150,7 @@ def _channel_shuffle(call: Call) -> bool:
     return call.first("reshape", [value])
 
 
-def _embedding_bag(call: Call) -> bool:
+def _embedding_bag(call: RawCall) -> bool:
     table, index = call.inputs[:2]
     rows, width = table.shape
     gathered = call.step(
@@ -160,13 +160,13 @@ def _embedding_bag(call: Call) -> bool:
     return call.first(op, [gathered], axes=(0,), keepdims=0)
 
 
-def _difference(call: Call) -> bool:
+def _difference(call: RawCall) -> bool:
     source, axis = call.inputs[0], call.axis("dim", default=-1)
     parts = [call.step("slice", [source], call.out_shape, axis=axis) for _ in range(2)]
     return call.first("subtract", parts)
 
 
-def _overwrite(call: Call) -> bool:
+def _overwrite(call: RawCall) -> bool:
     """The second argument, written into the memory of the first in its type and shape."""
     target, source = call.inputs[:2]
     if target.dtype != source.dtype:
@@ -179,7 +179,7 @@ def _overwrite(call: Call) -> bool:
 def _each(op: str) -> Reader:
     """The same for each argument and its own result."""
 
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         for value, out in zip(call.inputs, call.outputs, strict=False):
             call.draft.emit(op, [value], outputs=[out])
         return True
@@ -187,7 +187,7 @@ def _each(op: str) -> Reader:
     return read
 
 
-def _matrix_transpose(call: Call) -> bool:
+def _matrix_transpose(call: RawCall) -> bool:
     rank = len(call.out_shape)
     return call.first(
         "transpose", call.inputs[:1], permutation=(*range(rank - 2), rank - 1, rank - 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
-from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.dialects.shapes import channels_first
 from dippm.model.graph.draft import Shape, Value
 
@@ -30,7 +30,7 @@ def _weight_first(shape: Shape, layout: str) -> Shape:
     return shape
 
 
-def _padding(call: Call, source: Shape, out: Shape, *, kernel: Ints, strides: Ints) -> Ints:
+def _padding(call: RawCall, source: Shape, out: Shape, *, kernel: Ints, strides: Ints) -> Ints:
     """Return explicit padding: all begins, then all ends."""
     rank = len(kernel)
     explicit = call.integers("padding", "pads", "explicit_paddings")
@@ -50,7 +50,7 @@ def _padding(call: Call, source: Shape, out: Shape, *, kernel: Ints, strides: In
     return (*begins, *ends)
 
 
-def _conv(call: Call) -> bool:
+def _conv(call: RawCall) -> bool:
     weight = call.inputs[1]
     rank = len(weight.shape) - 2
     layout = call.text("kernel_layout", "filter_layout")
@@ -64,7 +64,7 @@ def _conv(call: Call) -> bool:
     return channels_first(call, build)
 
 
-def _deformable(call: Call) -> bool:
+def _deformable(call: RawCall) -> bool:
     """ONNX's DeformConv: offsets follow the weight, then perhaps a bias and a mask."""
     weight = call.inputs[1]
     named = call.text("input_names").split(",")
@@ -85,7 +85,7 @@ def _deformable(call: Call) -> bool:
 
 
 def _emit(
-    call: Call, source: Value, weight: Value, shape: Shape, *, kernel: Ints, channels: int
+    call: RawCall, source: Value, weight: Value, shape: Shape, *, kernel: Ints, channels: int
 ) -> Value:
     rank = len(kernel)
     strides = _repeated(call.integers("strides", "stride"), rank, 1)
@@ -116,7 +116,7 @@ def _volume(kernel: Ints) -> int:
     return total
 
 
-def _depthwise(call: Call) -> bool:
+def _depthwise(call: RawCall) -> bool:
     """TensorFlow's depthwise kernel is spatial, channels, multiplier."""
     weight = call.inputs[1]
     *kernel, channels, multiplier = weight.shape
@@ -130,12 +130,12 @@ def _depthwise(call: Call) -> bool:
     return channels_first(call, build)
 
 
-def _convolution(call: Call) -> bool:
+def _convolution(call: RawCall) -> bool:
     """`aten.convolution` is both kinds."""
     return _conv_transpose(call) if call.attributes.get("transposed") else _conv(call)
 
 
-def _conv_transpose(call: Call) -> bool:
+def _conv_transpose(call: RawCall) -> bool:
     weight = call.inputs[1]
     rank = len(weight.shape) - 2
     layout = call.text("kernel_layout")
@@ -161,8 +161,8 @@ def _conv_transpose(call: Call) -> bool:
     return channels_first(call, build)
 
 
-def _pool(op: str) -> Callable[[Call], bool]:
-    def read(call: Call) -> bool:
+def _pool(op: str) -> Callable[[RawCall], bool]:
+    def read(call: RawCall) -> bool:
         def build(source: Value, shape: Shape) -> Value:
             rank = len(shape) - 2
             kernel = _repeated(call.integers("pool_size", "kernel_size", "ksize"), rank, 1)
@@ -179,8 +179,8 @@ def _pool(op: str) -> Callable[[Call], bool]:
     return read
 
 
-def _adaptive(op: str) -> Callable[[Call], bool]:
-    def read(call: Call) -> bool:
+def _adaptive(op: str) -> Callable[[RawCall], bool]:
+    def read(call: RawCall) -> bool:
         def build(source: Value, shape: Shape) -> Value:
             if all(size == 1 for size in shape[2:]):
                 return call.step("global_" + op, [source], shape)
@@ -196,7 +196,7 @@ def _adaptive(op: str) -> Callable[[Call], bool]:
     return read
 
 
-def _torchvision_deformable(call: Call) -> bool:
+def _torchvision_deformable(call: RawCall) -> bool:
     """Torchvision's arguments: image, weight, offsets, masks, bias."""
     source, weight = call.inputs[:2]
     channels, _, *kernel = weight.shape
@@ -217,7 +217,7 @@ def _torchvision_deformable(call: Call) -> bool:
     )
 
 
-READERS: dict[str, Callable[[Call], bool]] = {
+READERS: dict[str, Callable[[RawCall], bool]] = {
     **{f"conv{rank}d": _conv for rank in (1, 2, 3)},
     "conv": _conv,
     "convolution": _convolution,

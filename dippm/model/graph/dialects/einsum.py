@@ -11,13 +11,13 @@ from collections.abc import Callable
 from math import prod
 from string import ascii_letters
 
-from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.draft import Shape, Value
 
 Operand = tuple[Value, str]
 
 
-def contract(call: Call, terms: list[str], out: str) -> bool:
+def contract(call: RawCall, terms: list[str], out: str) -> bool:
     """Read a contraction of the first arguments, given the axes of each and of the result."""
     operands = [(v, term) for v, term in zip(call.inputs, terms, strict=False)]
     operands = [_diagonal(call, *operand) for operand in operands]
@@ -48,7 +48,7 @@ def sums_products(equation: str) -> bool:
     return bool(shared - set(out) if arrow else shared)
 
 
-def _einsum(call: Call) -> bool:
+def _einsum(call: RawCall) -> bool:
     equation = call.text("equation", "subscripts").replace(" ", "")
     left, arrow, out = equation.partition("->")
     terms = left.split(",")
@@ -75,7 +75,7 @@ def _einsum(call: Call) -> bool:
     return contract(call, full, out)
 
 
-def _diagonal(call: Call, value: Value, letters: str) -> Operand:
+def _diagonal(call: RawCall, value: Value, letters: str) -> Operand:
     """Return an operand whose axes are all different: a repeated one is its diagonal, a view."""
     kept = "".join(dict.fromkeys(letters))
     if kept == letters:
@@ -84,7 +84,7 @@ def _diagonal(call: Call, value: Value, letters: str) -> Operand:
     return call.view("slice", value, shape, axis=0), kept
 
 
-def _sum(call: Call, operand: Operand, wanted: str) -> Operand:
+def _sum(call: RawCall, operand: Operand, wanted: str) -> Operand:
     """Sum over the axes that nothing else wants."""
     value, letters = operand
     axes = tuple(i for i, letter in enumerate(letters) if letter not in wanted)
@@ -97,7 +97,9 @@ def _sum(call: Call, operand: Operand, wanted: str) -> Operand:
     return call.step("reduce_sum", [value], shape, axes=axes, keepdims=0), kept
 
 
-def _pair(call: Call, left: Operand, right: Operand, rest: str, sizes: dict[str, int]) -> Operand:
+def _pair(
+    call: RawCall, left: Operand, right: Operand, rest: str, sizes: dict[str, int]
+) -> Operand:
     """Contract two operands; `rest` are the axes that the result and the other operands have."""
     left = _sum(call, _narrowed(call, left, sizes), rest + right[1])
     right = _sum(call, _narrowed(call, right, sizes), rest + left[1])
@@ -125,7 +127,7 @@ def _pair(call: Call, left: Operand, right: Operand, rest: str, sizes: dict[str,
     return full, "".join([*shared, *rows, *columns])
 
 
-def _narrowed(call: Call, operand: Operand, sizes: dict[str, int]) -> Operand:
+def _narrowed(call: RawCall, operand: Operand, sizes: dict[str, int]) -> Operand:
     """Drop axes of size one where another operand is wider: they broadcast."""
     value, letters = operand
     kept = "".join(i for i, n in zip(letters, value.shape, strict=True) if n == sizes[i])
@@ -133,7 +135,7 @@ def _narrowed(call: Call, operand: Operand, sizes: dict[str, int]) -> Operand:
     return (call.view("reshape", value, shape), kept) if kept != letters else operand
 
 
-def _multiply(call: Call, left: Operand, right: Operand, sizes: dict[str, int]) -> Operand:
+def _multiply(call: RawCall, left: Operand, right: Operand, sizes: dict[str, int]) -> Operand:
     letters = [*left[1], *(i for i in right[1] if i not in left[1])]
     factors = []
     for value, own in (left, right):
@@ -144,7 +146,7 @@ def _multiply(call: Call, left: Operand, right: Operand, sizes: dict[str, int]) 
     return product, "".join(letters)
 
 
-def _arranged(call: Call, value: Value, letters: str, order: list[str]) -> Value:
+def _arranged(call: RawCall, value: Value, letters: str, order: list[str]) -> Value:
     permutation = tuple(letters.index(i) for i in order)
     if permutation == tuple(range(len(letters))):
         return value
@@ -152,8 +154,8 @@ def _arranged(call: Call, value: Value, letters: str, order: list[str]) -> Value
     return call.view("transpose", value, shape, permutation=permutation)
 
 
-def _shaped(call: Call, value: Value, shape: Shape) -> Value:
+def _shaped(call: RawCall, value: Value, shape: Shape) -> Value:
     return value if value.shape == shape else call.view("reshape", value, shape)
 
 
-READERS: dict[str, Callable[[Call], bool]] = {"einsum": _einsum}
+READERS: dict[str, Callable[[RawCall], bool]] = {"einsum": _einsum}

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.dialects.einsum import contract
 from dippm.model.graph.draft import Value
 
 
-def _swapped(call: Call, value: Value) -> Value:
+def _swapped(call: RawCall, value: Value) -> Value:
     rank = len(value.shape)
     axes = (*range(rank - 2), rank - 1, rank - 2)
     shape = tuple(value.shape[a] for a in axes)
     return call.view("transpose", value, shape, permutation=axes)
 
 
-def _matmul(call: Call) -> bool:
+def _matmul(call: RawCall) -> bool:
     left, right = call.inputs[0], call.inputs[1]
     if call.attributes.get("adj_x") or call.attributes.get("transpose_a"):
         left = _swapped(call, left)
@@ -29,7 +29,7 @@ def _matmul(call: Call) -> bool:
     return call.first("matmul", [left, right])
 
 
-def _linear(call: Call) -> bool:
+def _linear(call: RawCall) -> bool:
     """`linear` and ONNX's Gemm with transB keep the weight as (out, in)."""
     weight = _swapped(call, call.inputs[1])
     if len(call.inputs) == 2:
@@ -38,7 +38,7 @@ def _linear(call: Call) -> bool:
     return call.first("add", [product, call.inputs[2]])
 
 
-def _gemm(call: Call) -> bool:
+def _gemm(call: RawCall) -> bool:
     call.attributes = {
         "transpose_a": call.attributes.get("transA", 0),
         "transpose_b": call.attributes.get("transB", 0),
@@ -46,13 +46,13 @@ def _gemm(call: Call) -> bool:
     return _matmul(call)
 
 
-def _addmm(call: Call) -> bool:
+def _addmm(call: RawCall) -> bool:
     bias, left, right = call.inputs[:3]
     product = call.step("matmul", [left, right], call.out_shape)
     return call.first("add", [product, bias])
 
 
-def _sdpa(call: Call) -> bool:
+def _sdpa(call: RawCall) -> bool:
     query, key, value = call.inputs[:3]
     batch_first_heads = call.name.startswith("nn.")  # Relax: batch, length, heads, width
     heads, length = (2, 1) if batch_first_heads and len(query.shape) == 4 else (1, 2)
@@ -71,20 +71,20 @@ def _sdpa(call: Call) -> bool:
     return True
 
 
-def _vector(call: Call) -> bool:
+def _vector(call: RawCall) -> bool:
     """A matrix and a vector."""
     return contract(call, ["ij", "j"], "i")
 
 
-def _dot(call: Call) -> bool:
+def _dot(call: RawCall) -> bool:
     return contract(call, ["i", "i"], "")
 
 
-def _outer(call: Call) -> bool:
+def _outer(call: RawCall) -> bool:
     return contract(call, ["i", "j"], "ij")
 
 
-def _bilinear(call: Call) -> bool:
+def _bilinear(call: RawCall) -> bool:
     """`x₁ᵀ W x₂`: a layer on the first argument, then one product for each sample."""
     left, right, weight = call.inputs[:3]
     rows = prod(left.shape[:-1])
@@ -99,7 +99,7 @@ def _bilinear(call: Call) -> bool:
     return call.first("reshape", [product])
 
 
-READERS: dict[str, Callable[[Call], bool]] = {
+READERS: dict[str, Callable[[RawCall], bool]] = {
     "batch_matmul": _matmul,
     "linear": _linear,
     "gemm": _gemm,

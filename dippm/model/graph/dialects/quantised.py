@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.dialects.convolutions import READERS as CONVOLUTIONS
 from dippm.model.graph.dialects.products import READERS as PRODUCTS
 
-Reader = Callable[[Call], bool]
+Reader = Callable[[RawCall], bool]
 
 
 def _with_operands(reader: Reader, *positions: int) -> Reader:
     """Read as the operator on numbers, without scales and zero points."""
 
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         call.inputs = [call.inputs[i] for i in positions if i < len(call.inputs)]
         return reader(call)
 
@@ -29,13 +29,13 @@ def _elementwise(op: str, *positions: int) -> Reader:
 
 
 def _quantize(op: str) -> Reader:
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         return call.first(op, call.inputs[:1])
 
     return read
 
 
-def _dynamic(call: Call) -> bool:
+def _dynamic(call: RawCall) -> bool:
     """Scale and zero point come from the smallest and the largest value of the tensor itself."""
     source = call.inputs[0]
     axes = tuple(range(len(source.shape)))

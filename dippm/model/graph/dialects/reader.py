@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dippm.base.progress import counted
-from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.dialects.einsum import sums_products
 from dippm.model.graph.dialects.names import IDENTITIES, canonical_name, fold
 from dippm.model.graph.dialects.readers import READERS
@@ -39,7 +39,7 @@ def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
     cloned: dict[int, Value] = {}
     operators = counted(raw.operators, len(raw.operators), "naming operator")
     for position, one in enumerate(operators):
-        call = Call(
+        call = RawCall(
             draft,
             one.name,
             [values[i] for i in one.inputs],
@@ -64,7 +64,7 @@ def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
 
 
 def _read_table(
-    call: Call, operator: RawOperator, cloned: dict[int, Value], *, makes_weight: bool
+    call: RawCall, operator: RawOperator, cloned: dict[int, Value], *, makes_weight: bool
 ) -> None:
     """Read an operator on parameters alone as a node, see `find_tables`."""
     if makes_weight:
@@ -87,7 +87,7 @@ def _is_made_for_batch(constant: RawValue, raw: RawGraph) -> bool:
     return sized or constant.scalar is not None
 
 
-def _read_call(call: Call) -> None:
+def _read_call(call: RawCall) -> None:
     dialect, bare = fold(call.name)
     name = canonical_name(dialect, bare)
     keys = (f"{dialect}.{bare}", bare, name or "")
@@ -117,7 +117,7 @@ _FREE_NAMES = """
 _FREE = frozenset(_FREE_NAMES.split())
 
 
-def fold_static(call: Call) -> bool:
+def fold_static(call: RawCall) -> bool:
     """Mark the results of a call static if all its arguments are; return whether they are."""
     if not all(value.is_static for value in call.inputs):
         return False

@@ -13,13 +13,13 @@ from dippm.model.graph.dialects import (
     recurrent,
     shapes,
 )
-from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.operators import OPERATORS
 
-Reader = Callable[[Call], bool]
+Reader = Callable[[RawCall], bool]
 
 
-def _clip(call: Call) -> bool:
+def _clip(call: RawCall) -> bool:
     low = call.number("min", "min_val", "arg1", default=float("-inf"))
     high = call.number("max", "max_val", "arg2", default=float("inf"))
     bounds = [v.scalar for v in call.inputs[1:3]]
@@ -33,18 +33,18 @@ def _clip(call: Call) -> bool:
     return call.first(op, call.inputs[:1])
 
 
-def _gelu(call: Call) -> bool:
+def _gelu(call: RawCall) -> bool:
     return call.first("gelu", call.inputs[:1])
 
 
 def _along_axis(op: str) -> Reader:
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         return call.first(op, call.inputs[:1], axis=call.axis(default=-1))
 
     return read
 
 
-def _batch_norm(call: Call) -> bool:
+def _batch_norm(call: RawCall) -> bool:
     axis = call.axis("axis", default=1)
     if call.text("data_format").endswith("C") and len(call.inputs[0].shape) > 2:
         axis = len(call.inputs[0].shape) - 1
@@ -52,7 +52,7 @@ def _batch_norm(call: Call) -> bool:
 
 
 def _layer_norm(op: str) -> Reader:
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         rank = len(call.inputs[0].shape)
         axes = call.integers("axes") or call.integers("axis") or (-1,)
         if call.name.startswith("onnx."):
@@ -64,17 +64,17 @@ def _layer_norm(op: str) -> Reader:
     return read
 
 
-def _group_norm(call: Call) -> bool:
+def _group_norm(call: RawCall) -> bool:
     groups = call.integer("num_groups", "group", default=1)
     return call.first("group_norm", call.inputs[:1], groups=groups)
 
 
-def _instance_norm(call: Call) -> bool:
+def _instance_norm(call: RawCall) -> bool:
     return call.first("instance_norm", call.inputs[:1])
 
 
 def _reduce(op: str) -> Reader:
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         rank, out = len(call.inputs[0].shape), len(call.out_shape)
         keep = int(rank == out)
         axes = call.axes("axis", "axes", "dim", "dims", "reduction_indices")
@@ -88,7 +88,7 @@ def _reduce(op: str) -> Reader:
 def _moments(op: str) -> Reader:
     """Two reductions in one pass: a node with both results."""
 
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         keep = int(len(call.inputs[0].shape) == len(call.out_shape))
         call.emit(op, call.inputs[:1], axes=call.axes(), keepdims=keep)
         return True
@@ -99,7 +99,7 @@ def _moments(op: str) -> Reader:
 def _max_or_min(op: str) -> Reader:
     """A name that is a reduction with one argument and element-wise with two."""
 
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         if len(call.inputs) > 1 and call.out_shape and "axis" not in call.attributes:
             return call.first(op, call.inputs)
         return _reduce("reduce_" + op[:3])(call)
@@ -108,7 +108,7 @@ def _max_or_min(op: str) -> Reader:
 
 
 def _ordered(op: str) -> Reader:
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         call.emit(op, call.inputs[:1], axis=call.axis(default=-1))
         return True
 
@@ -116,14 +116,14 @@ def _ordered(op: str) -> Reader:
 
 
 def _scan(op: str) -> Reader:
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         call.emit(op, call.inputs[:1], axes=(call.axis(default=0),))
         return True
 
     return read
 
 
-def _resize(call: Call) -> bool:
+def _resize(call: RawCall) -> bool:
     mode = call.text("mode", "method", "interpolation") or call.name.rpartition("upsample_")[2]
     spelled = mode.lower()
     kinds = ("nearest", "cubic", "linear", "area")
@@ -133,19 +133,19 @@ def _resize(call: Call) -> bool:
     )
 
 
-def _squared_difference(call: Call) -> bool:
+def _squared_difference(call: RawCall) -> bool:
     difference = call.step("subtract", call.inputs, call.out_shape)
     return call.first("square", [difference])
 
 
 def _plain(op: str) -> Reader:
-    def read(call: Call) -> bool:
+    def read(call: RawCall) -> bool:
         return call.first(op, call.inputs)
 
     return read
 
 
-def _threshold(call: Call) -> bool:
+def _threshold(call: RawCall) -> bool:
     return call.first("threshold", call.inputs[:1])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from dippm.errors import ConversionError
-from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.dialects.names import fold
 
 MOST_PACKED_LAYERS = 64
@@ -15,8 +15,8 @@ MOST_PACKED_LAYERS = 64
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
-def _recurrent(op: str) -> Callable[[Call], bool]:
-    def read(call: Call) -> bool:
+def _recurrent(op: str) -> Callable[[RawCall], bool]:
+    def read(call: RawCall) -> bool:
         source = call.inputs[0]
         weights = [v for v in call.inputs[1:] if v.roots and sum(n > 1 for n in v.shape) >= 2]
         states = [v for v in call.inputs[1:] if not v.is_static]  # of an encoder, for instance
@@ -48,7 +48,7 @@ def _recurrent(op: str) -> Callable[[Call], bool]:
     return read
 
 
-def _check_layers(call: Call, layers: int, directions: int) -> None:
+def _check_layers(call: RawCall, layers: int, directions: int) -> None:
     """Refuse layers that the call brings no weights for: each becomes a node.
 
     PyTorch gives every layer and direction two matrices, and two biases if it has any; other
@@ -69,7 +69,7 @@ def _check_layers(call: Call, layers: int, directions: int) -> None:
         )
 
 
-def _hidden(op: str, call: Call) -> int:
+def _hidden(op: str, call: RawCall) -> int:
     """Read the hidden size from the first weight: (gates · hidden, input) in some order."""
     gates, width = _GATES[op], call.inputs[0].shape[-1]
     for weight in call.inputs[1:]:
@@ -81,7 +81,7 @@ def _hidden(op: str, call: Call) -> int:
     return call.out_shape[-1]
 
 
-def _steps(call: Call) -> int:
+def _steps(call: RawCall) -> int:
     """Return the sequence length: the axis before the features that is not the batch."""
     given = call.integer("steps", "sequence_length", default=0)
     if given or fold(call.name)[1].endswith("cell"):
@@ -98,4 +98,4 @@ def _steps(call: Call) -> int:
     return prod(rest)
 
 
-READERS: dict[str, Callable[[Call], bool]] = {op: _recurrent(op) for op in _GATES}
+READERS: dict[str, Callable[[RawCall], bool]] = {op: _recurrent(op) for op in _GATES}

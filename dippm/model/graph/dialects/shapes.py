@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.draft import Shape, Value
 
 Build = Callable[[Value, Shape], Value]
@@ -25,13 +25,13 @@ def permuted(shape: Shape, permutation: tuple[int, ...]) -> Shape:
     return tuple(shape[axis] for axis in permutation)
 
 
-def is_channels_last(call: Call) -> bool:
+def is_channels_last(call: RawCall) -> bool:
     """Return whether a call says that its images hold channels in the last axis."""
     layout = call.text("data_layout", "layout", "data_format", default="NC")
     return len(layout) > 2 and layout.endswith("C")
 
 
-def channels_first(call: Call, build: Build) -> bool:
+def channels_first(call: RawCall, build: Build) -> bool:
     """Let `build` work on N, C, spatial; put layout changes around it where the call has none.
 
     These changes are marked `layout`: no framework runs them, they only make shapes agree.
@@ -54,7 +54,7 @@ def channels_first(call: Call, build: Build) -> bool:
     return call.first("transpose", [result], permutation=last, layout=1)
 
 
-def _rename(call: Call, result: Value) -> None:
+def _rename(call: RawCall, result: Value) -> None:
     """Let the node that made `result` write this call's own result."""
     node = result.producer
     assert node is not None
@@ -62,7 +62,7 @@ def _rename(call: Call, result: Value) -> None:
     call.outputs[0].producer = node
 
 
-def _transpose(call: Call) -> bool:
+def _transpose(call: RawCall) -> bool:
     rank = len(call.out_shape)
     axes = call.integers("axes", "perm", "dims", "arg1")
     if axes is None and "dim0" in call.attributes:
@@ -79,7 +79,7 @@ def _swapped(rank: int, first: int, second: int) -> tuple[int, ...]:
     return tuple(axes)
 
 
-def _moved(call: Call) -> bool:
+def _moved(call: RawCall) -> bool:
     """`movedim`: the axes `source` go to the places `destination`, the others keep their order."""
     rank = len(call.out_shape)
     moved = [axis % rank for axis in call.integers("source", "arg1") or ()]
@@ -92,35 +92,35 @@ def _moved(call: Call) -> bool:
     return call.first("transpose", call.inputs[:1], permutation=permutation)
 
 
-def _reshape(call: Call) -> bool:
+def _reshape(call: RawCall) -> bool:
     return call.first("reshape", call.inputs[:1])
 
 
-def _broadcast(call: Call) -> bool:
+def _broadcast(call: RawCall) -> bool:
     return call.first("broadcast", call.inputs[:1])
 
 
-def _concat(call: Call) -> bool:
+def _concat(call: RawCall) -> bool:
     axis = call.integer("axis", "dim", "concat_dim", default=0)
     data = [v for v in call.inputs if v.shape or len(call.inputs) == 1]
     return call.first("concat", data, axis=axis % max(len(call.out_shape), 1))
 
 
-def _stack(call: Call) -> bool:
+def _stack(call: RawCall) -> bool:
     axis = call.integer("axis", "dim", default=0) % len(call.out_shape)
     shape = tuple(1 if i == axis else size for i, size in enumerate(call.out_shape))
     rows = [call.step("reshape", [v], shape) for v in call.inputs]
     return call.first("concat", rows, axis=axis)
 
 
-def _split(call: Call) -> bool:
+def _split(call: RawCall) -> bool:
     axis = call.integer("axis", "dim", "split_dim", default=0)
     source = call.inputs[-1] if call.name == "tf.Split" else call.inputs[0]
     call.emit("split", [source], axis=axis % len(source.shape))
     return True
 
 
-def _unstack(call: Call) -> bool:
+def _unstack(call: RawCall) -> bool:
     source = call.inputs[0]
     axis = call.integer("axis", "dim", default=0) % len(source.shape)
     shape = tuple(1 if i == axis else size for i, size in enumerate(source.shape))
@@ -131,7 +131,7 @@ def _unstack(call: Call) -> bool:
     return True
 
 
-def _slice(call: Call) -> bool:
+def _slice(call: RawCall) -> bool:
     source = call.inputs[0]
     steps = call.integers("strides", "step", "arg4") or (1,)
     if any(step < 0 for step in steps):
@@ -149,7 +149,7 @@ def _cut_axis(source: Shape, result: Shape) -> int:
     return next((i for i, (a, b) in enumerate(zip(source, result, strict=True)) if a != b), 0)
 
 
-def _take(call: Call) -> bool:
+def _take(call: RawCall) -> bool:
     source, index = call.inputs[0], call.inputs[1] if len(call.inputs) > 1 else None
     axis = call.axis("axis", "dim", default=0)
     if index is None or (index.size == 1 and index.is_static):
@@ -157,19 +157,19 @@ def _take(call: Call) -> bool:
     return _gather(call, source, index, axis)
 
 
-def _gather(call: Call, table: Value, index: Value, axis: int) -> bool:
+def _gather(call: RawCall, table: Value, index: Value, axis: int) -> bool:
     if axis == 0 and len(table.shape) == 2 and len(call.out_shape) == len(index.shape) + 1:
         rows, width = table.shape
         return call.first("embedding", [table, index], rows=rows, width=width)
     return call.first("gather", [table, index])
 
 
-def _embedding(call: Call) -> bool:
+def _embedding(call: RawCall) -> bool:
     table, index = call.inputs[0], call.inputs[1]
     return _gather(call, table, index, 0)
 
 
-def _pad(call: Call) -> bool:
+def _pad(call: RawCall) -> bool:
     """Keep the widths as (begin, end) for each axis if they are known."""
     rank = len(call.out_shape)
     widths = call.integers("pad_width", "paddings", "pads")
@@ -181,7 +181,7 @@ def _pad(call: Call) -> bool:
     return call.first("pad", call.inputs[:1], widths=widths, zero=zero)
 
 
-READERS: dict[str, Callable[[Call], bool]] = {
+READERS: dict[str, Callable[[RawCall], bool]] = {
     "transpose": _transpose,
     "movedim": _moved,
     "moveaxis": _moved,

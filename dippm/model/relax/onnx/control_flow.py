@@ -19,8 +19,8 @@ from dippm.model.relax.onnx.fold import Array
 from dippm.model.relax.onnx.tracing import Block, Tracing
 from dippm.model.relax.onnx.values import (
     BatchFixedError,
-    Step,
     Tensor,
+    TracedStep,
     UnsupportedError,
     give_values,
     malformed,
@@ -259,7 +259,7 @@ TRACERS: dict[str, Callable[[Tracing, onnx.NodeProto, Attributes], None]] = {
 # An estimate of the arithmetic of a branch, to compare it with another; not for the graph.
 
 
-def work(results: Sequence[Tensor | list[Tensor]], steps: Sequence[Step]) -> int:
+def work(results: Sequence[Tensor | list[Tensor]], steps: Sequence[TracedStep]) -> int:
     """Return the operations of those steps that the results depend on."""
     inside = {id(step) for step in steps}
     flat = [t for r in results for t in (r if isinstance(r, list) else [r])]
@@ -275,7 +275,7 @@ def work(results: Sequence[Tensor | list[Tensor]], steps: Sequence[Step]) -> int
     return total
 
 
-def _of_step(step: Step) -> int:
+def _of_step(step: TracedStep) -> int:
     read = [t.shape for t in step.inputs if t is not None]
     written = sum(prod(t.shape) for t in step.outputs if t is not None)
     if len(read) < 2:

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax
 
 from dippm.model.relax.onnx.dtypes import dtype_of
-from dippm.model.relax.onnx.values import Step, Tensor
+from dippm.model.relax.onnx.values import Tensor, TracedStep
 
 Expr = Any
 Arguments = Sequence[Expr]
@@ -31,7 +31,7 @@ class Builder:
         return self._block_builder.emit(expression)
 
 
-Converter = Callable[[Builder, Step, Arguments], Expr | None]
+Converter = Callable[[Builder, TracedStep, Arguments], Expr | None]
 
 
 def _unary(function: Callable[[Expr], Expr]) -> Converter:
@@ -39,7 +39,7 @@ def _unary(function: Callable[[Expr], Expr]) -> Converter:
 
 
 def _binary(function: Callable[[Expr, Expr], Expr]) -> Converter:
-    def convert(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+    def convert(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
         result = arguments[0]
         for other in arguments[1:-1]:
             result = builder.emit(function(result, other))
@@ -48,19 +48,19 @@ def _binary(function: Callable[[Expr, Expr], Expr]) -> Converter:
     return convert
 
 
-def _out(step: Step) -> Tensor:
+def _out(step: TracedStep) -> Tensor:
     tensor = step.outputs[0]
     assert tensor is not None
     return tensor
 
 
-def _shape(step: Step, position: int = 0) -> tuple[int, ...]:
+def _shape(step: TracedStep, position: int = 0) -> tuple[int, ...]:
     tensor = step.inputs[position]
     assert tensor is not None
     return tensor.shape
 
 
-def _numbers(step: Step, position: int, name: str) -> tuple[int, ...] | None:
+def _numbers(step: TracedStep, position: int, name: str) -> tuple[int, ...] | None:
     """Return integers that newer opsets pass as input and older ones as attribute."""
     if position < len(step.inputs):
         tensor = step.inputs[position]
@@ -72,19 +72,19 @@ def _numbers(step: Step, position: int, name: str) -> tuple[int, ...] | None:
     return None if given is None else tuple(int(v) for v in given)
 
 
-def _is_given(step: Step, position: int) -> bool:
+def _is_given(step: TracedStep, position: int) -> bool:
     return position < len(step.inputs) and step.inputs[position] is not None
 
 
-def _has_only_first_output(step: Step) -> bool:
+def _has_only_first_output(step: TracedStep) -> bool:
     return all(output is None for output in step.outputs[1:])
 
 
-def _reshape(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _reshape(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     return relax.op.reshape(arguments[0], _out(step).shape)
 
 
-def _window(step: Step, kernel: Sequence[int], sizes: Sequence[int]) -> tuple[Any, ...]:
+def _window(step: TracedStep, kernel: Sequence[int], sizes: Sequence[int]) -> tuple[Any, ...]:
     """Return strides, padding (all starts, then all ends) and dilation."""
     rank = len(kernel)
     strides = list(step.attributes.get("strides") or [1] * rank)
@@ -107,7 +107,7 @@ def _window(step: Step, kernel: Sequence[int], sizes: Sequence[int]) -> tuple[An
 _CONV = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 
 
-def _conv(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
+def _conv(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr | None:
     shape, weight = _shape(step), _shape(step, 1)
     convolve = _CONV.get(len(shape) - 2)
     if convolve is None:
@@ -124,7 +124,7 @@ def _conv(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
     return _with_bias(builder, step, arguments, result)
 
 
-def _with_bias(builder: Builder, step: Step, arguments: Arguments, result: Expr) -> Expr:
+def _with_bias(builder: Builder, step: TracedStep, arguments: Arguments, result: Expr) -> Expr:
     if not _is_given(step, 2):
         return result
     channels = _out(step).shape[1]
@@ -133,7 +133,7 @@ def _with_bias(builder: Builder, step: Step, arguments: Arguments, result: Expr)
     return relax.op.add(builder.emit(result), bias)
 
 
-def _batch_norm(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
+def _batch_norm(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr | None:
     if not _has_only_first_output(step) or step.attributes.get("training_mode"):
         return None
     epsilon = float(step.attributes.get("epsilon", 1e-5))
@@ -144,7 +144,7 @@ def _batch_norm(builder: Builder, step: Step, arguments: Arguments) -> Expr | No
 def _pool(kind: str) -> Converter:
     functions = {rank: getattr(relax.op.nn, f"{kind}_pool{rank}d") for rank in (1, 2, 3)}
 
-    def convert(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
+    def convert(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr | None:
         kernel = list(step.attributes.get("kernel_shape") or [])
         function = functions.get(len(kernel))
         if function is None or not _has_only_first_output(step):
@@ -171,13 +171,13 @@ _ADAPTIVE = {
 }
 
 
-def _global_avg_pool(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
+def _global_avg_pool(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr | None:
     rank = len(_shape(step)) - 2
     function = _ADAPTIVE.get(rank)
     return None if function is None else function(arguments[0], (1,) * rank)
 
 
-def _gemm(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _gemm(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     a, b = arguments[:2]
     if step.attributes.get("transA"):
         a = builder.emit(relax.op.permute_dims(a))
@@ -193,7 +193,7 @@ def _gemm(builder: Builder, step: Step, arguments: Arguments) -> Expr:
     return result
 
 
-def _fused_matmul(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _fused_matmul(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     """Product of com.microsoft, with transposition and a factor inside."""
     sides = list(arguments[:2])
     for i, name in enumerate(("transA", "transB")):
@@ -209,17 +209,17 @@ def _fused_matmul(builder: Builder, step: Step, arguments: Arguments) -> Expr:
     return relax.op.multiply(builder.emit(result), factor)
 
 
-def _transpose(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _transpose(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     rank = len(_shape(step))
     permutation = step.attributes.get("perm") or list(range(rank))[::-1]
     return relax.op.permute_dims(arguments[0], [int(axis) for axis in permutation])
 
 
-def _concat(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _concat(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     return relax.op.concat(list(arguments), axis=int(step.attributes["axis"]))
 
 
-def _split(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
+def _split(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr | None:
     if any(output is None for output in step.outputs):
         return None
     axis = int(step.attributes.get("axis", 0))
@@ -228,7 +228,7 @@ def _split(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
     return relax.op.split(arguments[0], indices, axis=axis) if indices else arguments[0]
 
 
-def _slice(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
+def _slice(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr | None:
     starts, ends = _numbers(step, 1, "starts"), _numbers(step, 2, "ends")
     if (
         starts is None
@@ -252,20 +252,20 @@ def _clamp(position: int, size: int) -> int:
     return min(max(position + size if position < 0 else position, 0), size)
 
 
-def _gather(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _gather(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     return relax.op.take(arguments[0], arguments[1], axis=int(step.attributes.get("axis", 0)))
 
 
-def _expand(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _expand(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     return relax.op.broadcast_to(arguments[0], _out(step).shape)
 
 
-def _cast(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _cast(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     return relax.op.astype(arguments[0], dtype_of(_out(step)))
 
 
 def _softmax(function: Callable[..., Expr]) -> Converter:
-    def convert(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+    def convert(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
         shape = _shape(step)
         axis = int(step.attributes.get("axis", -1 if step.opset >= 13 else 1)) % len(shape)
         if step.opset >= 13 or prod(shape[axis + 1 :]) == 1:
@@ -278,7 +278,7 @@ def _softmax(function: Callable[..., Expr]) -> Converter:
 
 
 def _reduce(function: Callable[..., Expr]) -> Converter:
-    def convert(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
+    def convert(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr | None:
         axes = _numbers(step, 1, "axes")
         if axes is None and _is_given(step, 1):
             return None
@@ -291,14 +291,14 @@ def _reduce(function: Callable[..., Expr]) -> Converter:
 
 
 def _arg_reduce(function: Callable[..., Expr]) -> Converter:
-    def convert(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+    def convert(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
         axis, keep = int(step.attributes.get("axis", 0)), step.attributes.get("keepdims", 1)
         return function(arguments[0], axis=axis, keepdims=bool(keep))
 
     return convert
 
 
-def _pad(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
+def _pad(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr | None:
     pads, mode = _numbers(step, 1, "pads"), step.attributes.get("mode", "constant")
     if pads is None or mode != "constant" or _is_given(step, 3) or any(p < 0 for p in pads):
         return None
@@ -307,20 +307,20 @@ def _pad(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
     return relax.op.nn.pad(arguments[0], width)
 
 
-def _leaky_relu(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _leaky_relu(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     return relax.op.nn.leakyrelu(arguments[0], float(step.attributes.get("alpha", 0.01)))
 
 
-def _tile(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
+def _tile(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr | None:
     repeats = _numbers(step, 1, "repeats")
     return None if repeats is None else relax.op.tile(arguments[0], list(repeats))
 
 
-def _reciprocal(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _reciprocal(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     return relax.op.divide(relax.const(1.0, str(arguments[0].ty.dtype)), arguments[0])
 
 
-def _divide(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+def _divide(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
     is_float = "float" in str(arguments[0].ty.dtype)
     return (relax.op.divide if is_float else relax.op.floor_divide)(*arguments)
 

@@ -16,7 +16,7 @@ from dippm.base.progress import counted
 from dippm.model.relax.onnx.converters import CONVERTERS, Builder
 from dippm.model.relax.onnx.dtypes import dtype_of
 from dippm.model.relax.onnx.fold import Array
-from dippm.model.relax.onnx.values import Step, Tensor, Trace
+from dippm.model.relax.onnx.values import Tensor, Trace, TracedStep
 from dippm.model.relax.opaque import opaque_call
 from dippm.model.relax.paths import PathBuilder, with_paths
 from dippm.model.relax.raw_graph import Attribute, RawGraph
@@ -102,7 +102,7 @@ class _Importer:
         number = relax.const(_as(array.flat[0], dtype), dtype)
         return self.builder.emit(relax.op.broadcast_to(number, array.shape))
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: TracedStep) -> None:
         arguments = [None if t is None else self._argument(t) for t in step.inputs]
         converter = CONVERTERS.get(step.operator)
         results = self._convert(step, arguments) if converter else None
@@ -112,7 +112,7 @@ class _Importer:
             if tensor is not None:
                 self.values[id(tensor)] = result
 
-    def _convert(self, step: Step, arguments: list[Any]) -> list[Any] | None:
+    def _convert(self, step: TracedStep, arguments: list[Any]) -> list[Any] | None:
         """Return the results by the Relax twin; None if there is none or it disagrees."""
         try:
             expression = CONVERTERS[step.operator](self.builder, step, arguments)
@@ -132,7 +132,7 @@ class _Importer:
         )
         return results if agreed and len(results) >= len(step.outputs) else None
 
-    def _carry(self, step: Step, arguments: list[Any]) -> list[Any]:
+    def _carry(self, step: TracedStep, arguments: list[Any]) -> list[Any]:
         settings = {i for i in range(len(step.inputs)) if _is_setting(step, i)}
         attributes = _attributes(step)
         kept = []
@@ -190,7 +190,7 @@ def _agrees(tensor: Tensor, result: Any) -> bool:
     return tuple(int(v) if isinstance(v, tvm.tirx.IntImm) else -1 for v in values) == tensor.shape
 
 
-def _is_setting(step: Step, position: int) -> bool:
+def _is_setting(step: TracedStep, position: int) -> bool:
     """Return whether an argument says how to compute rather than with what."""
     tensor = step.inputs[position]
     if tensor is None or tensor.data is None or tensor.data.size > _MAX_SETTING:
@@ -208,7 +208,7 @@ def _setting(tensor: Tensor) -> Attribute:
     return values[0] if tensor.data.size == 1 else tuple(values)
 
 
-def _attributes(step: Step) -> dict[str, Attribute]:
+def _attributes(step: TracedStep) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {}
     for name, value in step.attributes.items():
         if isinstance(value, int | float | str):

@@ -15,8 +15,8 @@ from dippm.model.relax.onnx.values import (
     DEFAULT_DOMAINS,
     MAX_KNOWN_ELEMENTS,
     ShapeMismatchError,
-    Step,
     Tensor,
+    TracedStep,
     malformed,
     where,
 )
@@ -188,7 +188,7 @@ def static_type(type_proto: onnx.TypeProto, symbols: Mapping[str, int]) -> Type 
     return tuple(sizes), type_proto.tensor_type.elem_type
 
 
-def check(step: Step) -> None:
+def check(step: TracedStep) -> None:
     """Check what ONNX's own inference lets pass.
 
     Raises:
@@ -216,7 +216,7 @@ def check(step: Step) -> None:
         raise ShapeMismatchError(at + f"inputs {shapes[:2]} do not fit result {out}")
 
 
-def _has_no_window(step: Step, shapes: list[tuple[int, ...]], out: tuple[int, ...]) -> bool:
+def _has_no_window(step: TracedStep, shapes: list[tuple[int, ...]], out: tuple[int, ...]) -> bool:
     """Return whether the weights are of another window than is stated, or it fits nowhere."""
     stated = step.attributes.get("kernel_shape")
     other = stated is not None and tuple(stated) != shapes[1][2:]

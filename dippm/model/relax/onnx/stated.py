@@ -17,8 +17,8 @@ from onnx import TensorProto
 from dippm.model.relax.onnx.infer import Type
 from dippm.model.relax.onnx.values import (
     DEFAULT_DOMAINS,
-    Step,
     Tensor,
+    TracedStep,
     UnsupportedError,
     malformed,
     where,
@@ -113,7 +113,9 @@ def bound(
     return types
 
 
-def notes(stated: Sequence[tuple[onnx.NodeProto, Step]], steps: Sequence[Step]) -> list[str]:
+def notes(
+    stated: Sequence[tuple[onnx.NodeProto, TracedStep]], steps: Sequence[TracedStep]
+) -> list[str]:
     """Return what to say of the sizes that were stated.
 
     Args:
@@ -133,7 +135,9 @@ def notes(stated: Sequence[tuple[onnx.NodeProto, Step]], steps: Sequence[Step]) 
     return [BOUND.format(names=", ".join(names))]
 
 
-def _check_last(stated: Sequence[tuple[onnx.NodeProto, Step]], steps: Sequence[Step]) -> None:
+def _check_last(
+    stated: Sequence[tuple[onnx.NodeProto, TracedStep]], steps: Sequence[TracedStep]
+) -> None:
     """Raise if a layer works on as many rows as a selection was stated to give."""
     nodes = {id(step): node for node, step in stated}
     reached: set[int] = set()

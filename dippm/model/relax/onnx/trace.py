@@ -33,9 +33,9 @@ from dippm.model.relax.onnx.values import (
     TEXT_HINT,
     BatchFixedError,
     BatchIsTimeError,
-    Step,
     Tensor,
     Trace,
+    TracedStep,
     UnsupportedError,
     give_values,
     malformed,
@@ -112,14 +112,14 @@ class Tracer:
         self.notes: dict[str, None] = {}
         self._inference = Inference(model)
         self._symbols, self._rebatch, self._is_assumed = symbols, rebatch, is_assumed
-        self.steps: list[Step] = []
+        self.steps: list[TracedStep] = []
         self._declared: dict[str, onnx.TypeProto] = {}
         self._read: set[str] = set()
         self._written: list[list[tuple[str, Tensor | None, list[Tensor] | None]]] = []
         self._scope = ""
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._walked, self._total = 0, 0
-        self._stated: list[tuple[onnx.NodeProto, Step]] = []
+        self._stated: list[tuple[onnx.NodeProto, TracedStep]] = []
 
     def run(
         self,
@@ -323,7 +323,7 @@ class Tracer:
         )
         names = self._inference.formal_names(node, len(inputs))
         path = path_of(node, [t.name for t in inputs if t is not None and t.is_parameter])
-        step = Step(node.op_type, node.name, opset, inputs, names, [], attributes, path)
+        step = TracedStep(node.op_type, node.name, opset, inputs, names, [], attributes, path)
         found = []
         for position, name in enumerate(node.output):
             if not name:
@@ -422,7 +422,7 @@ class Tracer:
         return list(found.values())
 
 
-def _check_time(step: Step, marker: int) -> None:
+def _check_time(step: TracedStep, marker: int) -> None:
     """Raise if a recurrent layer would run over the batch."""
     first = step.inputs[0] if step.inputs else None
     if step.operator not in _RECURRENT or first is None or len(first.shape) != 3:
@@ -460,7 +460,7 @@ def _scales(shape: tuple[int, ...], marker: int) -> bool:
     return any(size and size % marker == 0 for size in shape)
 
 
-def _needed(steps: list[Step], outputs: list[Tensor]) -> list[Step]:
+def _needed(steps: list[TracedStep], outputs: list[Tensor]) -> list[TracedStep]:
     """Return the steps that the outputs depend on; known values need no step."""
     wanted: set[int] = set()
     stack = [t.producer for t in outputs]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import onnx
 
-from dippm.model.relax.onnx.values import Step, Tensor, constant, plain_attribute, stored
+from dippm.model.relax.onnx.values import Tensor, TracedStep, constant, plain_attribute, stored
 
 
 class Tracing(Protocol):
@@ -17,7 +17,7 @@ class Tracing(Protocol):
     marker: int
     values: dict[str, Tensor]
     lists: dict[str, list[Tensor]]
-    steps: list[Step]
+    steps: list[TracedStep]
     notes: dict[str, None]
 
     def walk(self, block: Block) -> None:

@@ -80,7 +80,7 @@ class Tensor:
     data: Array | None = None
     is_learned: bool = False
     is_parameter: bool = False
-    producer: Step | None = None
+    producer: TracedStep | None = None
 
     @property
     def is_constant(self) -> bool:
@@ -89,7 +89,7 @@ class Tensor:
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class TracedStep:
     """One operator.
 
     Attributes:
@@ -126,7 +126,7 @@ class Trace:
     """
 
     inputs: list[Tensor]
-    steps: list[Step]
+    steps: list[TracedStep]
     outputs: list[Tensor]
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

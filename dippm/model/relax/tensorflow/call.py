@@ -1,8 +1,8 @@
-"""What a converter sees of one TensorFlow operation, and what converters are.
+"""`TensorFlowCall`, one operation as a converter sees it, and `Converter`.
 
-To add an operator: write a function from `Call` to Relax expressions, one for each output, and
-register it with `converts` in the table of its file. Return None to have the operation carried
-as it is.
+To add an operator: write a function from `TensorFlowCall` to Relax expressions, one per output, and
+register it with `converts` in the table of its file. If it returns None, the operation is carried
+over unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tvm import relax
 from dippm.errors import ConversionError
 
 Results: TypeAlias = relax.Expr | Sequence[relax.Expr | None] | None
-Build = Callable[["Call"], Results]
+Build = Callable[["TensorFlowCall"], Results]
 
 
 class Importer(Protocol):
@@ -73,7 +73,7 @@ def converts(
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TensorFlowCall:
     """One operation, with its arguments as Relax values or static numbers."""
 
     operation: tf.Operation

@@ -16,7 +16,14 @@ import numpy as np
 import tensorflow as tf
 from tvm import relax
 
-from dippm.model.relax.tensorflow.call import Call, Converter, Match, Results, converts, shape_of
+from dippm.model.relax.tensorflow.call import (
+    Converter,
+    Match,
+    Results,
+    TensorFlowCall,
+    converts,
+    shape_of,
+)
 from dippm.model.relax.tensorflow.static import Statics
 
 CONVERTERS: dict[str, Converter] = {}
@@ -62,7 +69,7 @@ def same_padding(
 
 
 def padding_of(
-    call: Call, layout: str, kernel: Sequence[int], dilation: Sequence[int]
+    call: TensorFlowCall, layout: str, kernel: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
     """Return an operation's padding: all leading sides, then all trailing sides."""
     kind = call.attr("padding")
@@ -76,7 +83,7 @@ def padding_of(
 
 
 def _convolve(
-    call: Call, tensors: tuple[relax.Expr, relax.Expr], window: _Window, layout: str
+    call: TensorFlowCall, tensors: tuple[relax.Expr, relax.Expr], window: _Window, layout: str
 ) -> relax.Expr:
     """Emit a convolution; `call` says whether it is depthwise."""
     data, weight = tensors
@@ -102,7 +109,7 @@ def _convolve(
 
 
 @converts(CONVERTERS, *KINDS)
-def _conv(call: Call) -> Results:
+def _conv(call: TensorFlowCall) -> Results:
     layout = call.attr("data_format")
     dilation = spatial(layout, call.attr("dilations"))
     kernel = call.shape(1)[: len(dilation)]
@@ -131,8 +138,8 @@ def match(operation: tf.Operation, statics: Statics) -> Match | None:
     if not source.shape.is_fully_defined():
         return None
 
-    def build(call: Call) -> Results:
-        inner_call = Call(conv, call.importer)
+    def build(call: TensorFlowCall) -> Results:
+        inner_call = TensorFlowCall(conv, call.importer)
         rank = weight.shape.rank - 2
         window = _window(inner_call, source, weight, blocks, rank)
         tensors = (call.expression(source), call.expression(weight))
@@ -142,7 +149,7 @@ def match(operation: tf.Operation, statics: Statics) -> Match | None:
 
 
 def _window(
-    call: Call,
+    call: TensorFlowCall,
     source: tf.Tensor,
     weight: tf.Tensor,
     blocks: tuple[tuple[int, ...], tuple[int, ...]] | None,
@@ -188,7 +195,7 @@ def _without_height(tensor: tf.Tensor) -> tf.Tensor | None:
 
 
 @converts(CONVERTERS, "Conv2DBackpropInput", "Conv3DBackpropInputV2", reads=(1, 2))
-def _transposed(call: Call) -> Results:
+def _transposed(call: TensorFlowCall) -> Results:
     layout, kernel = call.attr("data_format"), call.shape(1)
     rank = len(kernel) - 2
     strides = spatial(layout, call.attr("strides"))

@@ -20,7 +20,7 @@ from dippm.model.relax.opaque import opaque_call
 from dippm.model.relax.paths import with_paths
 from dippm.model.relax.raw_graph import Attribute
 from dippm.model.relax.tensorflow import convolutions, layers, norms, operators, recurrent
-from dippm.model.relax.tensorflow.call import Call, Converter, Match
+from dippm.model.relax.tensorflow.call import Converter, Match, TensorFlowCall
 from dippm.model.relax.tensorflow.control_flow import BRANCHES, LOOPS
 from dippm.model.relax.tensorflow.graph import FlatGraph
 from dippm.model.relax.tensorflow.paths import path_of
@@ -178,7 +178,7 @@ class _Importer:
 
     def _translate(self, operation: tf.Operation) -> None:
         self.path = path_of(operation.name)
-        call = Call(operation, self)
+        call = TensorFlowCall(operation, self)
         match = self._match(operation)
         if match is not None:
             results = match.build(call)

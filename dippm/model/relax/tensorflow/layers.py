@@ -10,9 +10,9 @@ from tvm import relax
 
 from dippm.model.relax.opaque import opaque_call
 from dippm.model.relax.tensorflow.call import (
-    Call,
     Converter,
     Results,
+    TensorFlowCall,
     converts,
     dtype_of,
     shape_of,
@@ -31,7 +31,7 @@ POOLS: dict[str, Callable[..., relax.Expr]] = {
 
 
 @converts(CONVERTERS, *POOLS)
-def _pool(call: Call) -> Results:
+def _pool(call: TensorFlowCall) -> Results:
     layout, kernel = call.attr("data_format"), call.attr("ksize")
     window = spatial(layout, kernel)
     ones = (1,) * len(window)
@@ -48,7 +48,7 @@ def _pool(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "BiasAdd")
-def _bias(call: Call) -> Results:
+def _bias(call: TensorFlowCall) -> Results:
     bias = call.x(1)
     if call.attr("data_format").startswith("NC"):
         trailing = (1,) * (len(call.shape()) - 2)
@@ -57,7 +57,7 @@ def _bias(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
-def _matmul(call: Call) -> Results:
+def _matmul(call: TensorFlowCall) -> Results:
     flags = ("transpose_a", "transpose_b")
     if call.operation.type != "MatMul":
         flags = ("adj_x", "adj_y")
@@ -67,13 +67,13 @@ def _matmul(call: Call) -> Results:
     return op.matmul(*sides)
 
 
-def _swapped(call: Call, x: relax.Expr) -> relax.Expr:
+def _swapped(call: TensorFlowCall, x: relax.Expr) -> relax.Expr:
     rank = len(shape_of(x))
     return call.emit(op.permute_dims(x, [*range(rank - 2), rank - 1, rank - 2]))
 
 
 @converts(CONVERTERS, "Einsum")
-def _einsum(call: Call) -> Results:
+def _einsum(call: TensorFlowCall) -> Results:
     """Turn a product of two tensors into reshapes around one matrix product."""
     equation = call.attr("equation").replace(" ", "")
     terms, _, out = equation.partition("->")
@@ -108,7 +108,7 @@ def _einsum(call: Call) -> Results:
 
 
 def _grouped(
-    call: Call,
+    call: TensorFlowCall,
     x: relax.Expr,
     axes: str,
     groups: Sequence[Sequence[str | list[str]]],
@@ -124,7 +124,7 @@ def _grouped(
 
 
 @converts(CONVERTERS, "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-def _batch_norm(call: Call) -> Results:
+def _batch_norm(call: TensorFlowCall) -> Results:
     layout, epsilon = call.attr("data_format"), call.attr("epsilon")
     if call.attr("is_training"):
         return _normalised_in_place(call, layout, epsilon)
@@ -136,7 +136,7 @@ def _batch_norm(call: Call) -> Results:
     return relax.TupleGetItem(result, 0)
 
 
-def _normalised_in_place(call: Call, layout: str, epsilon: float) -> Results:
+def _normalised_in_place(call: TensorFlowCall, layout: str, epsilon: float) -> Results:
     """Batch statistics of an (1, rows, size, 1) tensor: how Keras 2 spells a layer norm."""
     shape = call.shape()
     if layout != "NCHW" or shape[0] != 1 or shape[3] != 1:
@@ -147,7 +147,7 @@ def _normalised_in_place(call: Call, layout: str, epsilon: float) -> Results:
 
 
 @converts(CONVERTERS, "CudnnRNN", "CudnnRNNV2", "CudnnRNNV3")
-def _cudnn(call: Call) -> Results:
+def _cudnn(call: TensorFlowCall) -> Results:
     steps, batch, input_size = call.shape(0)
     rows, _, hidden_size = call.shape(1)
     directions = 2 if call.attr("direction") == "bidirectional" else 1

@@ -19,7 +19,7 @@ from tvm import relax
 
 from dippm.model.relax.opaque import opaque_call
 from dippm.model.relax.raw_graph import Attribute
-from dippm.model.relax.tensorflow.call import Call, Match, Results, dtype_of, shape_of
+from dippm.model.relax.tensorflow.call import Match, Results, TensorFlowCall, dtype_of, shape_of
 
 op = relax.op
 IsActivation = Callable[[tf.Tensor], bool]
@@ -99,7 +99,7 @@ def _batch_norm(
     channels = sources[-1].shape[0]
     axis = _axis_of(x, mean)
 
-    def build(call: Call) -> Results:
+    def build(call: TensorFlowCall) -> Results:
         dtype = dtype_of(call.expression(x))
         values = {
             "gamma": scale.scale,
@@ -123,7 +123,7 @@ def _layer_norm(x: tf.Tensor, axes: list[int], scale: _Scale, offset: tf.Tensor 
     weights = [_peel(t, "Reshape") for t in (scale.scale, offset) if t is not None]
     trailing = axes == list(range(x.shape.rank - len(axes), x.shape.rank))
 
-    def build(call: Call) -> Results:
+    def build(call: TensorFlowCall) -> Results:
         value = call.expression(x)
         shape, dtype = shape_of(value), dtype_of(value)
         sizes = tuple(shape[a] for a in axes)
@@ -165,7 +165,7 @@ def _match_rms(operation: tf.Operation, is_activation: IsActivation) -> Match | 
 
 
 def _rms_norm(x: tf.Tensor, scale: tf.Tensor, axes: list[int], epsilon: float) -> Match:
-    def build(call: Call) -> Results:
+    def build(call: TensorFlowCall) -> Results:
         return op.nn.rms_norm(call.expression(x), call.expression(scale), axes, epsilon)
 
     return Match((x, scale), build)
@@ -247,7 +247,7 @@ def _axis_of(x: tf.Tensor, mean: tf.Tensor) -> int:
 
 
 def _vector(
-    call: Call, tensor: tf.Tensor | None, channels: int, dtype: str, absent: float
+    call: TensorFlowCall, tensor: tf.Tensor | None, channels: int, dtype: str, absent: float
 ) -> relax.Expr:
     if tensor is None:
         return relax.const(np.full((channels,), absent), dtype)

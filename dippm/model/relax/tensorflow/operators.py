@@ -9,7 +9,14 @@ import numpy as np
 from tvm import relax
 
 from dippm.model.relax.opaque import opaque_call
-from dippm.model.relax.tensorflow.call import Call, Converter, Results, converts, dtype_of, shape_of
+from dippm.model.relax.tensorflow.call import (
+    Converter,
+    Results,
+    TensorFlowCall,
+    converts,
+    dtype_of,
+    shape_of,
+)
 
 CONVERTERS: dict[str, Converter] = {}
 op = relax.op
@@ -44,15 +51,15 @@ REDUCTIONS: dict[str, Callable[..., relax.Expr]] = {
 }
 
 
-def _unary(call: Call) -> Results:
+def _unary(call: TensorFlowCall) -> Results:
     return UNARY[call.operation.type](call.x())
 
 
-def _binary(call: Call) -> Results:
+def _binary(call: TensorFlowCall) -> Results:
     return BINARY[call.operation.type](call.x(0), call.x(1))
 
 
-def _reduce(call: Call) -> Results:
+def _reduce(call: TensorFlowCall) -> Results:
     axes = [a % max(len(call.shape()), 1) for a in call.required(1)]
     if not axes:
         return call.x()
@@ -65,7 +72,7 @@ CONVERTERS.update(dict.fromkeys(REDUCTIONS, Converter(_reduce, (0,))))
 
 
 @converts(CONVERTERS, "Mul")
-def _multiply(call: Call) -> Results:
+def _multiply(call: TensorFlowCall) -> Results:
     """`tf.nn.silu` multiplies by a constant one; that is no operator of the model."""
     for given, other in ((0, 1), (1, 0)):
         factor = call.operation.inputs[given]
@@ -77,19 +84,19 @@ def _multiply(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "SquaredDifference")
-def _squared_difference(call: Call) -> Results:
+def _squared_difference(call: TensorFlowCall) -> Results:
     return op.square(call.emit(op.subtract(call.x(0), call.x(1))))
 
 
 @converts(CONVERTERS, "EuclideanNorm", reads=(0,))
-def _norm(call: Call) -> Results:
+def _norm(call: TensorFlowCall) -> Results:
     axes = [a % max(len(call.shape()), 1) for a in call.required(1)]
     total = call.emit(op.sum(call.emit(op.square(call.x())), axes, call.attr("keep_dims")))
     return op.sqrt(total)
 
 
 @converts(CONVERTERS, "AddN")
-def _add_n(call: Call) -> Results:
+def _add_n(call: TensorFlowCall) -> Results:
     total = call.x(0)
     for i in range(1, len(call.operation.inputs)):
         total = call.emit(op.add(total, call.x(i)))
@@ -97,22 +104,22 @@ def _add_n(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "LeakyRelu")
-def _leaky_relu(call: Call) -> Results:
+def _leaky_relu(call: TensorFlowCall) -> Results:
     return op.nn.leakyrelu(call.x(), call.attr("alpha"))
 
 
 @converts(CONVERTERS, "Softmax")
-def _softmax(call: Call) -> Results:
+def _softmax(call: TensorFlowCall) -> Results:
     return op.nn.softmax(call.x(), -1)
 
 
 @converts(CONVERTERS, "LogSoftmax")
-def _log_softmax(call: Call) -> Results:
+def _log_softmax(call: TensorFlowCall) -> Results:
     return op.nn.log_softmax(call.x(), -1)
 
 
 @converts(CONVERTERS, "ClipByValue")
-def _clip(call: Call) -> Results:
+def _clip(call: TensorFlowCall) -> Results:
     low, high = call.static(1), call.static(2)
     if low is None or high is None or low.size != 1 or high.size != 1:
         return None
@@ -120,13 +127,13 @@ def _clip(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "Cast")
-def _cast(call: Call) -> Results:
+def _cast(call: TensorFlowCall) -> Results:
     dtype = call.operation.outputs[0].dtype.name
     return call.x() if dtype == dtype_of(call.x()) else op.astype(call.x(), dtype)
 
 
 @converts(CONVERTERS, "Select", "SelectV2")
-def _where(call: Call) -> Results:
+def _where(call: TensorFlowCall) -> Results:
     condition, x = call.x(0), call.x(1)
     if call.operation.type == "Select" and len(shape_of(condition)) == 1 < len(shape_of(x)):
         rows = (shape_of(condition)[0],) + (1,) * (len(shape_of(x)) - 1)
@@ -135,7 +142,7 @@ def _where(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "ArgMax", "ArgMin", reads=(0,))
-def _argmax(call: Call) -> Results:
+def _argmax(call: TensorFlowCall) -> Results:
     function = op.argmax if call.operation.type == "ArgMax" else op.argmin
     found = call.emit(function(call.x(), call.required(1)[0]))
     dtype = call.operation.outputs[0].dtype.name
@@ -143,61 +150,61 @@ def _argmax(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "TopKV2", reads=(0,))
-def _top_k(call: Call) -> Results:
+def _top_k(call: TensorFlowCall) -> Results:
     found = call.emit(op.topk(call.x(), k=call.required(1)[0], axis=-1))
     return [relax.TupleGetItem(found, i) for i in range(2)]
 
 
 @converts(CONVERTERS, "Cumsum", reads=(0,))
-def _cumsum(call: Call) -> Results:
+def _cumsum(call: TensorFlowCall) -> Results:
     return op.cumsum(call.x(), call.required(1)[0])
 
 
 @converts(CONVERTERS, "OneHot", reads=(0,))
-def _one_hot(call: Call) -> Results:
+def _one_hot(call: TensorFlowCall) -> Results:
     shape, dtype = call.out_shape(), call.operation.outputs[0].dtype.name
     return None if shape is None else opaque_call("tf.OneHot", [call.x()], [(shape, dtype)])
 
 
 @converts(CONVERTERS, "Reshape", reads=(0,))
-def _reshape(call: Call) -> Results:
+def _reshape(call: TensorFlowCall) -> Results:
     shape = call.out_shape() or call.required(1)
     return call.x() if shape == shape_of(call.x()) else op.reshape(call.x(), shape)
 
 
 @converts(CONVERTERS, "Squeeze", reads=(0,))
-def _squeeze(call: Call) -> Results:
+def _squeeze(call: TensorFlowCall) -> Results:
     axes = list(call.attr("squeeze_dims")) or None
     return op.squeeze(call.x(), axes)
 
 
 @converts(CONVERTERS, "ExpandDims", reads=(0,))
-def _expand_dims(call: Call) -> Results:
+def _expand_dims(call: TensorFlowCall) -> Results:
     return op.expand_dims(call.x(), call.required(1)[0])
 
 
 @converts(CONVERTERS, "Transpose", reads=(0,))
-def _transpose(call: Call) -> Results:
+def _transpose(call: TensorFlowCall) -> Results:
     permutation = list(call.required(1))
     identity = permutation == sorted(permutation)
     return call.x() if identity else op.permute_dims(call.x(), permutation)
 
 
 @converts(CONVERTERS, "ConcatV2")
-def _concat(call: Call) -> Results:
+def _concat(call: TensorFlowCall) -> Results:
     last = len(call.operation.inputs) - 1
     parts = [call.x(i) for i in range(last)]
     return parts[0] if last == 1 else op.concat(parts, call.required(last)[0])
 
 
 @converts(CONVERTERS, "Pack")
-def _stack(call: Call) -> Results:
+def _stack(call: TensorFlowCall) -> Results:
     parts = [call.x(i) for i in range(len(call.operation.inputs))]
     return op.stack(parts, call.attr("axis"))
 
 
 @converts(CONVERTERS, "Unpack")
-def _unstack(call: Call) -> Results:
+def _unstack(call: TensorFlowCall) -> Results:
     axis, count = call.attr("axis"), call.attr("num")
     if count == 1:
         return op.squeeze(call.x(), [axis])
@@ -207,7 +214,7 @@ def _unstack(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "Split", reads=(1,))
-def _split(call: Call) -> Results:
+def _split(call: TensorFlowCall) -> Results:
     count = call.attr("num_split")
     if count == 1:
         return call.x(1)
@@ -216,7 +223,7 @@ def _split(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "SplitV", reads=(0,))
-def _split_sizes(call: Call) -> Results:
+def _split_sizes(call: TensorFlowCall) -> Results:
     axis = call.required(2)[0]
     sizes = [output.shape.as_list()[axis] for output in call.operation.outputs]
     if len(sizes) == 1:
@@ -226,7 +233,7 @@ def _split_sizes(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "StridedSlice", reads=(0,))
-def _strided_slice(call: Call) -> Results:
+def _strided_slice(call: TensorFlowCall) -> Results:
     ranges = _ranges(call)
     if ranges is None:
         return None
@@ -243,7 +250,7 @@ def _strided_slice(call: Call) -> Results:
     return op.reshape(x, result)
 
 
-def _ranges(call: Call) -> dict[int, tuple[int, int, int]] | None:
+def _ranges(call: TensorFlowCall) -> dict[int, tuple[int, int, int]] | None:
     """Return (start, stop, step) by axis; None if they depend on data or go backwards."""
     given = [call.integers(i) for i in (1, 2, 3)]
     if any(values is None for values in given):
@@ -277,7 +284,7 @@ def _ranges(call: Call) -> dict[int, tuple[int, int, int]] | None:
 
 
 @converts(CONVERTERS, "Slice", reads=(0,))
-def _slice(call: Call) -> Results:
+def _slice(call: TensorFlowCall) -> Results:
     begin, result = call.integers(1), call.out_shape()
     if begin is None or result is None:
         return None
@@ -290,7 +297,7 @@ def _slice(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "Pad", "PadV2", "MirrorPad", reads=(0,))
-def _pad(call: Call) -> Results:
+def _pad(call: TensorFlowCall) -> Results:
     widths = list(call.required(1))
     if not any(widths):
         return call.x()
@@ -300,7 +307,7 @@ def _pad(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "SpaceToBatchND", reads=(0,))
-def _space_to_batch(call: Call) -> Results:
+def _space_to_batch(call: TensorFlowCall) -> Results:
     """Written out as what it is: pad, and move the blocks' positions before the batch."""
     block, pads = call.required(1), call.required(2)
     rest = len(call.shape()) - 1 - len(block)
@@ -319,7 +326,7 @@ def _space_to_batch(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "BatchToSpaceND", reads=(0,))
-def _batch_to_space(call: Call) -> Results:
+def _batch_to_space(call: TensorFlowCall) -> Results:
     """The inverse of `SpaceToBatchND`; crops instead of pads."""
     block, crops = call.required(1), call.required(2)
     batch, *sizes = call.shape()
@@ -338,7 +345,7 @@ def _batch_to_space(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "Tile", reads=(0,))
-def _tile(call: Call) -> Results:
+def _tile(call: TensorFlowCall) -> Results:
     shape, result = call.shape(), call.out_shape()
     times = call.integers(1)
     if times is None and result is not None:
@@ -348,19 +355,19 @@ def _tile(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "BroadcastTo", reads=(0,))
-def _broadcast(call: Call) -> Results:
+def _broadcast(call: TensorFlowCall) -> Results:
     shape = call.out_shape() or call.required(1)
     return call.x() if shape == shape_of(call.x()) else op.broadcast_to(call.x(), shape)
 
 
 @converts(CONVERTERS, "Fill", reads=(1,))
-def _fill(call: Call) -> Results:
+def _fill(call: TensorFlowCall) -> Results:
     shape = call.out_shape() or call.required(0)
     return op.full(shape, call.x(1), dtype_of(call.x(1)))
 
 
 @converts(CONVERTERS, "ReverseV2", reads=(0,))
-def _reverse(call: Call) -> Results:
+def _reverse(call: TensorFlowCall) -> Results:
     x = call.x()
     for axis in call.required(1):
         x = call.emit(op.flip(x, axis))
@@ -368,14 +375,14 @@ def _reverse(call: Call) -> Results:
 
 
 @converts(CONVERTERS, "Roll", reads=(0,))
-def _roll(call: Call) -> Results:
+def _roll(call: TensorFlowCall) -> Results:
     shape, dtype = call.shape(), dtype_of(call.x())
     marks = {"shift": call.integers(1) or (), "axis": call.integers(2) or ()}
     return opaque_call("tf.Roll", [call.x()], [(shape, dtype)], marks)
 
 
 @converts(CONVERTERS, "GatherV2", "Gather", reads=(0, 1))
-def _gather(call: Call) -> Results:
+def _gather(call: TensorFlowCall) -> Results:
     is_v2 = call.operation.type == "GatherV2"
     if is_v2 and call.attr("batch_dims"):
         shape, dtype = call.out_shape(), call.operation.outputs[0].dtype.name
@@ -387,7 +394,7 @@ def _gather(call: Call) -> Results:
 @converts(
     CONVERTERS, "ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic", "ResizeArea", reads=(0,)
 )
-def _resize(call: Call) -> Results:
+def _resize(call: TensorFlowCall) -> Results:
     result = call.out_shape()
     height, width = (result[1], result[2]) if result else call.required(1)
     method = {"ResizeNearestNeighbor": "nearest_neighbor", "ResizeBicubic": "cubic"}

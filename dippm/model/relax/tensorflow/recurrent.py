@@ -21,10 +21,10 @@ from tvm import relax
 from dippm.errors import ConversionError
 from dippm.model.relax.opaque import opaque_call
 from dippm.model.relax.tensorflow.call import (
-    Call,
     Converter,
     Match,
     Results,
+    TensorFlowCall,
     converts,
     dtype_of,
     shape_of,
@@ -139,7 +139,7 @@ def carry_whole(loop: tf.Operation, flat: FlatGraph) -> Match:
             reads.append(tensor)
     marks = {"steps": steps} if steps else {}
 
-    def build(call: Call) -> Results:
+    def build(call: TensorFlowCall) -> Results:
         types = {i: _written(t) for i, t in enumerate(loop.outputs)}
         known = {i: t for i, t in types.items() if t is not None}
         if not known:
@@ -169,7 +169,7 @@ def _written(output: tf.Tensor) -> tuple[tuple[int, ...], str] | None:
     return None
 
 
-def _build(call: Call, cell: _Cell, rows: tf.Tensor, others: list[tf.Tensor]) -> Results:
+def _build(call: TensorFlowCall, cell: _Cell, rows: tf.Tensor, others: list[tf.Tensor]) -> Results:
     x = call.expression(rows)
     steps, batch = rows.shape.as_list()[:2]
     dtype = dtype_of(x)
@@ -196,7 +196,7 @@ def _build(call: Call, cell: _Cell, rows: tf.Tensor, others: list[tf.Tensor]) ->
     return outputs
 
 
-def _kept(call: Call, sequence: relax.Var, position: int) -> relax.Expr:
+def _kept(call: TensorFlowCall, sequence: relax.Var, position: int) -> relax.Expr:
     """Return what the loop wrote to a list: all steps, or the last ones only."""
     steps = shape_of(sequence)[0]
     reserved = call.operation.inputs[position].op
@@ -210,12 +210,12 @@ def _kept(call: Call, sequence: relax.Var, position: int) -> relax.Expr:
 
 
 @converts(CONVERTERS, "TensorListStack", reads=(0,))
-def _stacked(call: Call) -> Results:
+def _stacked(call: TensorFlowCall) -> Results:
     return call.x()
 
 
 @converts(CONVERTERS, "TensorListGetItem", reads=(0,))
-def _item(call: Call) -> Results:
+def _item(call: TensorFlowCall) -> Results:
     rows = shape_of(call.x())
     last = call.integers(1) or (rows[0] - 1,)
     start = min(last[0], rows[0] - 1)

@@ -15,7 +15,7 @@ from dippm.estimate.features.kernels.copies import viewed
 from dippm.estimate.features.kernels.products import copied, matmul
 from dippm.estimate.features.kernels.run import State, Strides
 from dippm.estimate.features.kernels.streaming import pass_over_memory
-from dippm.model.graph.calls import Call, Tensor
+from dippm.model.graph.calls import OperatorCall, Tensor
 from dippm.model.graph.draft import Shape
 from dippm.model.graph.strides import dense_in_order
 
@@ -212,6 +212,8 @@ class Gradients:
         self.run.make(out, width, strides)
         return out
 
-    def _call(self, op: str, inputs: Sequence[int], out: int, attributes: dict[str, Any]) -> Call:
+    def _call(
+        self, op: str, inputs: Sequence[int], out: int, attributes: dict[str, Any]
+    ) -> OperatorCall:
         call = self.step.call
-        return Call(op, attributes, tuple(inputs), (out,), path=call.path, node=call.node)
+        return OperatorCall(op, attributes, tuple(inputs), (out,), path=call.path, node=call.node)

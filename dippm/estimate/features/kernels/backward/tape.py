@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from dippm.estimate.features.kernels.run import Run, State
-from dippm.model.graph.calls import Call
+from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.operators import operator
 from dippm.model.graph.strides import contiguous
 
@@ -33,8 +33,8 @@ class Step:
         kernel: position of its last kernel; -1 if it launched none.
     """
 
-    call: Call
-    maker: Call | None
+    call: OperatorCall
+    maker: OperatorCall | None
     given: dict[int, State]
     read: dict[int, State]
     made: dict[int, State]
@@ -62,7 +62,7 @@ class Tape:
         self._same: dict[Memory, Memory] = {}
         self._kernels = 0
 
-    def record(self, call: Call, maker: Call | None) -> None:
+    def record(self, call: OperatorCall, maker: OperatorCall | None) -> None:
         """Record a call that was just launched."""
         run = self.run
         launched = len(run.kernels) > self._kernels

@@ -1,9 +1,8 @@
-"""Which module of the model each Relax variable was bound for, and what else Relax cannot say.
+"""Module paths of Relax variables, and other facts for which Relax expressions have no place.
 
-Relax expressions have no place for it, but the names of bound variables are unique in a function
-and survive every pass. The table from them to paths travels as an attribute of the function, and
-`walk` reads it. So do the variables that hold what an in-place operator wrote, and the modules that
-are called: what is in memory depends on both.
+The names of bound variables are unique in a function and survive every pass. So the table from
+names to paths travels as an attribute of the function, and `walk` reads it. The variables written
+in place and the called modules travel the same way, because memory use depends on both.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from collections.abc import Iterable, Mapping
 import tvm
 from tvm import relax
 
-from dippm.model.relax.holds import Held, joined
+from dippm.model.relax.lifetimes import Lifetime, merge_lifetimes
 
 ATTRIBUTE = "dippm.paths"
 IN_PLACE = "dippm.in_place"
 CALLED = "dippm.called"
 HELD = "dippm.held"
 LONGEST = 400
-"""Characters of a path that are kept: a name in a file can be of any length."""
+"""Maximum length of a kept path in characters, because names in a file have no limit."""
 
 
 class PathBuilder(relax.BlockBuilder):
-    """A block builder that notes for which module it binds a variable.
+    """A block builder that records the module for which it binds each variable.
 
     Attributes:
-        path: of the module whose operators are being emitted, "" if unknown.
-        paths: by name of a variable.
-        in_place: names of the variables that hold what an in-place operator wrote.
-        held: by name of a variable: when its operator ran and until when it is held.
+        path: path of the module whose operators are being emitted, "" if unknown.
+        paths: module path by variable name.
+        in_place: names of the variables that hold the result of an in-place operator.
+        held: lifetime by variable name.
     """
 
     def __init__(self) -> None:
@@ -38,7 +37,7 @@ class PathBuilder(relax.BlockBuilder):
         self.path = ""
         self.paths: dict[str, str] = {}
         self.in_place: set[str] = set()
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, Lifetime] = {}
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         """Bind an expression to a variable."""
@@ -46,9 +45,9 @@ class PathBuilder(relax.BlockBuilder):
         self.paths[variable.name] = self.path
         return variable
 
-    def hold(self, name: str, held: Held) -> None:
-        """Note how long a variable is held, of all that was said of it."""
-        self.held[name] = joined(self.held.get(name), held)
+    def hold(self, name: str, held: Lifetime) -> None:
+        """Extend the recorded lifetime of a variable."""
+        self.held[name] = merge_lifetimes(self.held.get(name), held)
 
 
 def with_paths(module: tvm.IRModule, paths: Mapping[str, str]) -> tvm.IRModule:
@@ -70,22 +69,22 @@ def with_execution(
     return module
 
 
-def with_held(module: tvm.IRModule, held: Mapping[str, Held]) -> tvm.IRModule:
-    """Attach how long the model's code holds variables."""
+def with_lifetimes(module: tvm.IRModule, held: Mapping[str, Lifetime]) -> tvm.IRModule:
+    """Attach the lifetimes of variables, by name."""
     if held:
         kept = {name: list(steps) for name, steps in held.items()}
         module["main"] = module["main"].with_attr(HELD, kept)
     return module
 
 
-def held_of(function: relax.Function) -> dict[str, Held]:
-    """Return how long the model's code holds variables, by name; empty if that is not known."""
+def lifetimes_of(function: relax.Function) -> dict[str, Lifetime]:
+    """Return the lifetimes of variables by name; empty if they are not known."""
     attached = function.attrs.get(HELD) if function.attrs else None
     return {str(name): (int(s[0]), int(s[1])) for name, s in (attached or {}).items()}
 
 
 def in_place_of(function: relax.Function) -> frozenset[str]:
-    """Return the names of the variables that an in-place operator wrote."""
+    """Return the names of the variables that are results of in-place operators."""
     return frozenset(_texts(function, IN_PLACE))
 
 

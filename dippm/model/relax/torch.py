@@ -19,9 +19,9 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from dippm.errors import ConversionError
-from dippm.model.relax.holds import STEP, UNTIL, Held
+from dippm.model.relax.lifetimes import STEP, UNTIL, Lifetime
 from dippm.model.relax.opaque import COMPLEX, opaque_call
-from dippm.model.relax.paths import PathBuilder, with_execution, with_held, with_paths
+from dippm.model.relax.paths import PathBuilder, with_execution, with_lifetimes, with_paths
 from dippm.model.relax.raw_graph import Attribute
 from dippm.model.relax.torch_data_flow import with_data_flow
 from dippm.model.relax.torch_namespaces import is_foreign
@@ -107,7 +107,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         self._carry_what_tvm_cannot(program)
         module = self.from_exported_program(program, True, False, False, None)
         builder = self.block_builder
-        module = with_held(with_paths(module, builder.paths), builder.held)
+        module = with_lifetimes(with_paths(module, builder.paths), builder.held)
         return with_execution(module, builder.in_place, _called(program))
 
     @property
@@ -278,8 +278,8 @@ def _path(node: Node) -> str:
     return str(list(stack.values())[-1][0])
 
 
-def _held(node: Node) -> Held | None:
-    """Return when an operator ran, and until when its result is held; None if that is not known."""
+def _held(node: Node) -> Lifetime | None:
+    """Return the lifetime of an operator's result, None if it is not known."""
     known = node.meta.get("custom") or {}
     return (known[STEP], known[UNTIL]) if STEP in known and UNTIL in known else None
 

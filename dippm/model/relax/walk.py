@@ -9,9 +9,9 @@ import tvm
 from tvm import relax
 
 from dippm.base.progress import counted
-from dippm.model.relax.holds import Held, held_until, joined
+from dippm.model.relax.lifetimes import Lifetime, last_operators, merge_lifetimes
 from dippm.model.relax.opaque import COMPLEX, read_symbol
-from dippm.model.relax.paths import called_of, held_of, in_place_of, paths_of
+from dippm.model.relax.paths import called_of, in_place_of, lifetimes_of, paths_of
 from dippm.model.relax.raw_graph import (
     HELD_UNTIL,
     IN_PLACE,
@@ -47,7 +47,7 @@ class _Walk:
         self.position: dict[Any, tuple[int, ...]] = {}
         self.paths = paths_of(function)
         self.in_place, self.called = in_place_of(function), called_of(function)
-        self.held, self.held_of = held_of(function), dict[int, Held]()
+        self.held, self.lifetimes = lifetimes_of(function), dict[int, Lifetime]()
         self.maker: dict[int, int] = {}
         n_inputs = int(function.attrs["num_input"]) if function.attrs else len(function.params)
         for i, parameter in enumerate(function.params):
@@ -60,8 +60,8 @@ class _Walk:
         self.outputs = self._read(function.body.body)
 
     def graph(self) -> RawGraph:
-        held = [self.held_of.get(i) for i in range(len(self.operators))]
-        for operator, until in zip(self.operators, held_until(held), strict=True):
+        held = [self.lifetimes.get(i) for i in range(len(self.operators))]
+        for operator, until in zip(self.operators, last_operators(held), strict=True):
             if until is not None:
                 operator.attributes[HELD_UNTIL] = until
         return RawGraph(
@@ -120,12 +120,12 @@ class _Walk:
         self._hold(binding.var)
 
     def _hold(self, var: Any) -> None:
-        """Note how long a variable, or a part of what an operator returned, is held."""
+        """Record the lifetime of a variable, or of one of several results of an operator."""
         held = self.held.get(var.name)
         if held is None:
             return
         for operator in {self.maker[p] for p in self.position[var] if p in self.maker}:
-            self.held_of[operator] = joined(self.held_of.get(operator), held)
+            self.lifetimes[operator] = merge_lifetimes(self.lifetimes.get(operator), held)
 
     def _call(self, var: Any, call: tvm.ir.Call) -> None:
         name, attributes, arguments = _describe(call)

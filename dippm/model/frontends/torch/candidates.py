@@ -35,7 +35,7 @@ from dippm.model.frontends.torch.higher_order_operators import (
     inline_regions,
     with_plain_attention,
 )
-from dippm.model.frontends.torch.lifetimes import note_holds, watched_holds
+from dippm.model.frontends.torch.lifetimes import annotate_lifetimes, watch_lifetimes
 from dippm.model.frontends.torch.paths import note_paths, place_of
 from dippm.model.frontends.torch.prepare import keeping_attributes
 from dippm.model.frontends.torch.recurrent import PACKED, PaddedSequences, whole_recurrent_layers
@@ -418,7 +418,7 @@ class Attempt:
                 keeping_attributes(self.module),
                 autocast_without_data(),
                 without_source(),
-                watched_holds(self.module) as holds,
+                watch_lifetimes(self.module) as lifetimes,
                 self.gradients.watched(),
             ):
                 program = torch.export.export(wrapped, args, named, strict=False)
@@ -427,7 +427,7 @@ class Attempt:
             self._noted.update(dict.fromkeys(unfold_control_flow(program)))
             if sizes is not None and sizes.in_scripts:
                 with_positions(program)
-            program = with_whole_batches(note_holds(program, holds))
+            program = with_whole_batches(annotate_lifetimes(program, lifetimes))
             _check_sizes(program)
             return note_paths(program, self.module, "module")
         except MemoryError:

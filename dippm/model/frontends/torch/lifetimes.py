@@ -1,10 +1,10 @@
-"""How long a module's own Python code holds each tensor, watched while it is exported.
+"""Tensor lifetimes: how long a module's Python code refers to each tensor during export.
 
 Eager PyTorch frees a tensor when the last name, list or frame that refers to it is gone, which is
-often long after its last reader: the results of a block that are collected in a list live until the
-block returns. `torch.export` runs the same code, on tensors without data, and appends each operator
-to a graph. So the operators between the birth of a tensor and its death are the steps for which it
-would be in memory.
+often long after its last use: results that a block collects in a list live until the block returns.
+`torch.export` runs the same code on tensors without data, and appends each operator to a graph. So
+the operators between a tensor's creation and its release are the steps during which it would be
+in memory.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.experimental import proxy_tensor
 
-from dippm.model.relax.holds import STEP, UNTIL
+from dippm.model.relax.lifetimes import STEP, UNTIL
 
 ANNOTATIONS = "custom"
 """Key of a node's metadata that `torch.export` keeps through passes and files."""
 _NOTED_BY = "set_proxy_slot"
-"""The function of `proxy_tensor` that is told which operator made a tensor; private to PyTorch."""
+"""Private function of `proxy_tensor` that PyTorch calls with each tensor and its operator."""
 _ONE_AT_A_TIME = RLock()
-"""Threads that export would put back each other's function."""
+"""Serializes exports: concurrent patches would restore each other's function."""
 
 
 @dataclass(slots=True)
-class Holds:
-    """When tensors were born and died, in tensors that had been made by then.
+class TensorLifetimes:
+    """Creation and release of each tensor, on a clock that counts created tensors.
 
     Attributes:
-        made: tensors so far.
-        died: by when a tensor was born, when nothing referred to it any more.
+        made: number of tensors created so far.
+        died: time of release, when the last reference is gone, by time of creation.
     """
 
     made: int = 0
     died: dict[int, int] = field(default_factory=dict)
 
     def born(self, node: Node, tensor: torch.Tensor) -> None:
-        """Note that an operator made a tensor."""
+        """Record that an operator created a tensor."""
         self.made += 1
         known = node.meta.get(ANNOTATIONS, {})
-        if STEP not in known:  # what runs a traced graph again holds nothing
+        if STEP not in known:  # a traced graph that runs again creates nothing new
             node.meta[ANNOTATIONS] = {**known, STEP: self.made}
             weakref.finalize(tensor, self._die, self.made).atexit = False
 
     def until(self, step: int) -> int:
-        """Return when a tensor died; the end if it still lives."""
+        """Return the time of a tensor's release, or the present time if it is alive."""
         return self.died.get(step, self.made)
 
     def _die(self, step: int) -> None:
@@ -61,30 +61,30 @@ class Holds:
 
 
 @contextmanager
-def watched_holds(module: torch.nn.Module) -> Iterator[Holds]:
-    """Watch what the code of a module holds while it is exported.
+def watch_lifetimes(module: torch.nn.Module) -> Iterator[TensorLifetimes]:
+    """Record tensor lifetimes while a module is exported.
 
-    Nothing is seen of modules that have no Python code of their own, and with a PyTorch that notes
-    tensors in another way.
+    The record stays empty for modules without Python code of their own, and under a PyTorch version
+    without the patched function.
     """
-    holds = Holds()
+    lifetimes = TensorLifetimes()
     note = getattr(proxy_tensor, _NOTED_BY, None)
     if note is None or isinstance(module, GraphModule | torch.jit.ScriptModule):
-        yield holds
+        yield lifetimes
         return
 
     def noted(tensor: Any, tracer: Any, proxy: Any) -> None:
         note(tensor, tracer, proxy)
         node = getattr(getattr(proxy, "proxy", None), "node", None)
         if isinstance(tensor, torch.Tensor) and isinstance(node, Node):
-            holds.born(node, tensor)
+            lifetimes.born(node, tensor)
 
     with _ONE_AT_A_TIME, patch.object(proxy_tensor, _NOTED_BY, noted):
-        yield holds
+        yield lifetimes
 
 
-def note_holds(program: ExportedProgram, holds: Holds) -> ExportedProgram:
-    """Annotate operators with what was seen, in place: when each ran, and until when it is held."""
+def annotate_lifetimes(program: ExportedProgram, lifetimes: TensorLifetimes) -> ExportedProgram:
+    """Annotate operators in place with their step and the end of their result's lifetime."""
     for node in program.graph.nodes:
         if node.op != "call_function":
             continue
@@ -92,11 +92,11 @@ def note_holds(program: ExportedProgram, holds: Holds) -> ExportedProgram:
         steps = [part.meta.get(ANNOTATIONS, {}).get(STEP) for part in parts]
         made = [step for step in steps if step is not None]
         if made:
-            known = {STEP: min(made), UNTIL: max(holds.until(step) for step in made)}
+            known = {STEP: min(made), UNTIL: max(lifetimes.until(step) for step in made)}
             node.meta[ANNOTATIONS] = {**node.meta.get(ANNOTATIONS, {}), **known}
     return program
 
 
 def _is_part(node: Node) -> bool:
-    """Tell whether a node is one of several results of an operator."""
+    """Return whether a node is one of several results of an operator."""
     return getattr(node.target, "__name__", "") == "getitem"

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dippm.base.progress import EACH, counted, tell
 from dippm.errors import ConversionError
-from dippm.model.relax.onnx import control_flow, sequences, stated
+from dippm.model.relax.onnx import control_flow, data_dependent_sizes, sequences
 from dippm.model.relax.onnx.classical import write_classical
 from dippm.model.relax.onnx.contributed import BLOCKED, BLOCKED_HINT, BLOCKED_WHY
 from dippm.model.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
@@ -147,7 +147,7 @@ class Tracer:
         if self.marker and not any(_scales(t.shape, self.marker) for t in outputs):
             raise BatchFixedError("no output depends on the batch size")
         steps = _needed(self.steps, outputs)
-        for text in stated.notes(self._stated, steps):
+        for text in data_dependent_sizes.notes(self._stated, steps):
             self.note(text)
         return Trace(inputs, steps, outputs, self._shapes, tuple(self.notes))
 
@@ -348,11 +348,11 @@ class Tracer:
         self, node: onnx.NodeProto, inputs: list[Tensor | None], attributes: Mapping[str, Any]
     ) -> Mapping[str, Type]:
         """State what a selection gives at most, unless values that users can give would tell."""
-        if node.op_type not in stated.SELECTIONS:
+        if node.op_type not in data_dependent_sizes.SELECTIONS:
             return {}
         known = [t for t in inputs if t is not None]
-        is_open = node.op_type != stated.BOXES and self.open_values(known)
-        return {} if is_open else stated.bound(node, inputs, attributes)
+        is_open = node.op_type != data_dependent_sizes.BOXES and self.open_values(known)
+        return {} if is_open else data_dependent_sizes.bound(node, inputs, attributes)
 
     def _shape_of(
         self, node: onnx.NodeProto, attributes: Mapping[str, Any], tensor: Tensor | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.model.relax.holds import held_until, joined
+from dippm.model.relax.lifetimes import last_operators, merge_lifetimes
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ from dippm.model.relax.holds import held_until, joined
 )
 def test_steps_of_the_program_are_operators_of_the_file(held, until):
     """An operator whose step is not known ran with the next one that is."""
-    assert held_until(held) == until
+    assert last_operators(held) == until
 
 
 def test_a_result_of_two_names_lives_as_long_as_the_longer():
-    assert joined(None, (3, 5)) == (3, 5)
-    assert joined((3, 5), (4, 9)) == (3, 9)
-    assert joined((3, 5), (4, 4)) == (3, 5)
+    assert merge_lifetimes(None, (3, 5)) == (3, 5)
+    assert merge_lifetimes((3, 5), (4, 9)) == (3, 9)
+    assert merge_lifetimes((3, 5), (4, 4)) == (3, 5)

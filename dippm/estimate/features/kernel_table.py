@@ -27,7 +27,7 @@ from dippm.estimate.features.engine import engine_kernels, in_eight_bits, sessio
 from dippm.estimate.features.kernel import PARTS, UNITS, Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernels import launched_by, sequence_of, training_step
-from dippm.model.graph.batch_sizes import rebinding
+from dippm.model.graph.batch_sizes import batch_rescaler
 from dippm.model.graph.calls import CallSequence
 from dippm.model.graph.model_graph import ModelGraph
 
@@ -278,5 +278,5 @@ def _edges(kernels: list[Kernel]) -> Integers:
 
 
 def _input_bytes(graph: ModelGraph, batch: int) -> float:
-    size = rebinding(graph.batch, batch)
+    size = batch_rescaler(graph.batch, batch)
     return float(sum(4 * prod(map(size, spec.shape)) for spec in graph.inputs))

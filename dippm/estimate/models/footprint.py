@@ -14,7 +14,7 @@ from dippm.estimate.models.allocator import BLOCK, reserved_bytes
 from dippm.estimate.models.compiled_program import narrowed, overwritten, without_indices
 from dippm.model.graph.draft import Shape, item_bytes
 from dippm.model.graph.float_type import weight_bytes
-from dippm.model.graph.lifetimes import Lifetime, compiled, eager
+from dippm.model.graph.lifetimes import Lifetime, compiled_lifetimes, eager_lifetimes
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.model_graph import ModelGraph, OpNode, is_view
 from dippm.model.graph.operators import FUSED_RANK, operator
@@ -123,9 +123,9 @@ class MemoryFootprint:
             if autocast:
                 program, halves = narrowed(program, Widths(program, precision).of)
         widths = Widths(program, precision, halves)
-        lifetimes = eager(program)
+        lifetimes = eager_lifetimes(program)
         if mode == "compiled":
-            lifetimes = overwritten(program, compiled(program, halves), widths.of)
+            lifetimes = overwritten(program, compiled_lifetimes(program, halves), widths.of)
         tensors = list(_tensors(program, lifetimes, widths, _Scores(attention, mode)))
         if autocast:
             tensors += _cast_weights(program, mode)

@@ -18,7 +18,7 @@ import numpy as np
 
 from dippm.measure.kernels.record import TracedKernel
 from dippm.model.graph.calls import CallSequence, OperatorCall
-from dippm.model.graph.dialects.names import canonical_name, folded
+from dippm.model.graph.dialects.names import canonical_name, fold_name
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.graph.operators import operator
 
@@ -110,7 +110,7 @@ def kind_of(name: str) -> str:
     bare = name.rpartition("::")[2].rstrip("_") if not name.endswith("__") else name
     if bare in SPELT:
         return SPELT[bare]
-    found = canonical_name("aten", folded(bare))
+    found = canonical_name("aten", fold_name(bare))
     return ALIKE.get(found, found) if found else ""
 
 

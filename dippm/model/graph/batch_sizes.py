@@ -1,4 +1,4 @@
-"""Sizes at another batch."""
+"""Tensor sizes at another batch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import cache
 
 
-def rebinding(old: int, new: int) -> Callable[[int], int]:
+def batch_rescaler(old: int, new: int) -> Callable[[int], int]:
     """Return the function that replaces the factor `old` of a size by `new`.
 
-    Every size has the factor 1, so nothing is told apart by it, and sizes stay.
+    With `old` 1 sizes stay as they are: every size has that factor, so it marks nothing.
     """
     if old in (1, new):
         return lambda n: n

@@ -11,7 +11,7 @@ from dippm.errors import ConversionError, DippmError, InputShapeError, ModelFile
 from dippm.model.graph import calls
 from dippm.model.graph.calls import CallSequence
 from dippm.model.graph.dialects import read
-from dippm.model.graph.dialects.names import fold
+from dippm.model.graph.dialects.names import split_name
 from dippm.model.graph.draft import Draft, Node, Value, item_bytes
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.model_graph import (
@@ -25,7 +25,7 @@ from dippm.model.graph.model_graph import (
     price,
 )
 from dippm.model.graph.operators import GUESSED, OPERATORS, operator
-from dippm.model.graph.program import Program, placed, record
+from dippm.model.graph.program import Program, assign_nodes, record
 from dippm.model.graph.rules import RULES
 from dippm.model.graph.rules.quantised import BYTES
 from dippm.model.graph.strides import mark_copies
@@ -38,7 +38,7 @@ NO_OPERATORS = (
     "the model has no operators: its results are its inputs or numbers known beforehand; check "
     "that it is the whole model"
 )
-"""What to say of a model that does nothing, which is mostly a mistake of who saved it."""
+"""Note for a model that computes nothing, usually because the wrong object was saved."""
 
 _CONTRADICTIONS = (
     ArithmeticError,
@@ -55,11 +55,11 @@ def build(raw: RawGraph) -> ModelGraph:
     """Return the canonical graph of a model, at the batch that it was converted with.
 
     Args:
-        raw: what a frontend read from a model file.
+        raw: operators of a model file, as a frontend read them.
 
     Raises:
-        ModelFileError: if sizes are beyond what any machine holds.
-        ConversionError: if operators and attributes contradict each other.
+        ModelFileError: if sizes exceed those of any machine.
+        ConversionError: if operators contradict their attributes or inputs.
     """
     try:
         graph = _build(raw)
@@ -83,19 +83,19 @@ def _build(raw: RawGraph) -> ModelGraph:
         rule(draft)
     draft.nodes = post_order(draft)
     mark_copies(draft)
-    return _freeze(draft, raw, placed(program, origins, draft), _calls(raw, draft))
+    return _freeze(draft, raw, assign_nodes(program, origins, draft), _calls(raw, draft))
 
 
 def _calls(raw: RawGraph, draft: Draft) -> CallSequence:
-    """Return what the framework calls, with the operator that each call became part of.
+    """Return the framework's calls, each with the canonical operator that it became part of.
 
-    Eager PyTorch computes what depends on parameters alone on every pass; others do it once.
+    Eager PyTorch repeats work on parameters alone on every pass; other frameworks do it once.
     """
-    spelled = {i: fold(operator.name)[1] for i, operator in enumerate(raw.operators)}
+    spelled = {i: split_name(operator.name)[1] for i, operator in enumerate(raw.operators)}
     written = read(raw, keep_static=raw.runs_unread)
     sequence = calls.sequence_of(written, spelled)
     kept = {node.origin: i for i, node in enumerate(draft.nodes) if node.origin >= 0}
-    return calls.placed(sequence, [node.origin for node in written.nodes], kept)
+    return calls.assign_nodes(sequence, [node.origin for node in written.nodes], kept)
 
 
 def _freeze(draft: Draft, raw: RawGraph, program: Program, sequence: CallSequence) -> ModelGraph:
@@ -172,7 +172,7 @@ def _kept_attributes(node: Node) -> dict[str, Attribute]:
 
 
 def _weight_bytes(node: Node, static: list[Value], draft: Draft) -> int:
-    """Return the bytes of the parameters of rank 2 and more that a node reads.
+    """Return the bytes of the parameters that a node reads, of rank 2 and more.
 
     Each argument counts: two arguments with equal values may be one tensor in the file.
     """
@@ -187,11 +187,11 @@ def _weight_bytes(node: Node, static: list[Value], draft: Draft) -> int:
 
 
 def _parameter_bytes(draft: Draft, raw: RawGraph) -> int:
-    """Return the bytes of the parameters and constant tensors of numbers that anything reads.
+    """Return the bytes of all parameters and constant tensors of numbers that are read.
 
-    Numbers are floats, complex or not, and what is stored in 8 bits to stand for them.
+    Numbers are real and complex floats, and 8-bit integers that stand for floats.
 
-    Some exporters list a tied parameter once for each of its names, but read it by one.
+    Some exporters list a tied parameter under each of its names but read it under one.
     """
     read = {i for call in raw.operators for i in call.inputs} | set(raw.outputs)
     return sum(
@@ -206,10 +206,10 @@ def _parameter_bytes(draft: Draft, raw: RawGraph) -> int:
 
 
 def post_order(draft: Draft) -> list[Node]:
-    """Return the live nodes, producers first, in the order of a walk back from the results.
+    """Return the live nodes in post-order of a walk back from the results: producers first.
 
-    Arguments are visited in their order; those of commutative operators the deepest first, so
-    that `a + b` and `b + a` give one order.
+    Arguments are visited in order, those of commutative operators deepest first, so that
+    `a + b` and `b + a` give the same order.
     """
     draft.compact()
     depth: dict[int, int] = {}
@@ -218,7 +218,7 @@ def post_order(draft: Draft) -> list[Node]:
         depth[id(node)] = 1 + max(before, default=0)
     ordered: list[Node] = []
     seen: set[int] = set()
-    roots = [v.producer for v in (*draft.beside, *draft.outputs) if v.producer is not None]
+    roots = [v.producer for v in (*draft.unread, *draft.outputs) if v.producer is not None]
     for root in roots:
         _visit(root, depth, seen, ordered)
     return ordered
@@ -247,12 +247,12 @@ def _arguments(node: Node, depth: dict[int, int]) -> list[Node]:
     return producers
 
 
-# Sizes that no machine has: refused, not turned into figures with fifty digits.
+# Sizes that no machine has are refused rather than turned into figures with fifty digits.
 #
 # The largest device of the catalogue has 2³⁸ bytes. A tensor of 2⁴⁰ elements, a model of 2⁴⁸ bytes
 # of weights, and a pass of 2⁷⁰ multiply-accumulates for one sample (a month on a thousand GPUs) lie
-# far beyond what anything could run, and far below where arithmetic loses its meaning. A file that
-# says so is damaged, hostile, or asked for at sizes that nobody meant.
+# far beyond any real workload, and far below the limits of the arithmetic. A file with such sizes
+# is damaged or hostile, or was requested with inputs of the wrong size.
 
 
 MAX_ELEMENTS = 1 << 40
@@ -261,11 +261,11 @@ MAX_MACS = 1 << 70
 
 
 def refuse_absurd_sizes(graph: ModelGraph) -> None:
-    """Check a finished graph.
+    """Raise if sizes of a finished graph exceed those of any machine.
 
     Raises:
-        InputShapeError: if an input has more elements in a sample than a tensor can have.
-        ModelFileError: if an operator's tensor has, or if weights or MACs are too many.
+        InputShapeError: if one sample of an input has too many elements.
+        ModelFileError: if a tensor of an operator has, or if weights or MACs are too many.
     """
     batch = graph.batch if graph.batch_is_symbolic else 1
     for spec in graph.inputs:
@@ -311,7 +311,7 @@ def _is_absurd(shape: Shape, batch: int) -> bool:
 
 
 def _per_sample(shape: Shape, batch: int) -> Shape:
-    """Return the sizes for a batch of one: the factor that stands for the batch, taken out."""
+    """Return the sizes for a batch of one, without the factor that stands for the batch."""
     return tuple(_without(size, batch) for size in shape)
 
 

@@ -1,8 +1,8 @@
 """`CallSequence`: a model as the calls that its framework makes, before any canonical rule.
 
-The canonical graph says what a model computes; what runs also depends on how it is written: views
-and their copies, work on parameters alone, gates and norms spelled in pieces. Every operator of the
-file is a call, by its canonical name, in the order of the file.
+The canonical graph says what a model computes. Which kernels run also depends on how it is written:
+views and their copies, work on parameters alone, gates and norms spelled as several operators. So
+every operator of the file is one call here, by its canonical name, in the order of the file.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from dippm.model.graph.batch_sizes import rebinding
+from dippm.model.graph.batch_sizes import batch_rescaler
 from dippm.model.graph.draft import Draft, Node, Shape, Value
 from dippm.model.graph.operators import operator
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What calls read and write.
+    """A tensor that calls read or write.
 
     Attributes:
-        shape: at the batch of the sequence.
-        dtype: as in the file.
-        roots: parameters that it is, or is made of; () for activations.
-        is_parameter: whether it is a parameter or a view of one, so that no call makes it.
-        is_number: whether it is one number, which needs no memory.
-        is_named: whether the file names it as a parameter; tables of constants have no names.
+        shape: sizes at the batch of the sequence.
+        dtype: element type in the file.
+        roots: positions of the parameters that it is computed from; () for activations.
+        is_parameter: whether it is a parameter or a view of one, which no call produces.
+        is_number: whether it is a single number, which needs no memory.
+        is_named: whether the file names it as a parameter; constant tables have no names.
         size: number of elements.
-        is_float: whether the precision of a run changes its width.
+        is_float: whether its width depends on the precision of the run.
     """
 
     shape: Shape
@@ -49,14 +49,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """One operator as it is called.
+    """One call of an operator.
 
     Attributes:
         op: canonical name.
-        attributes: as they were read.
-        inputs: positions of tensors, in argument order.
-        outputs: positions of tensors.
-        spelled: the file's name for it, folded.
+        attributes: attributes as the dialect's reader returned them.
+        inputs: positions of the tensors read, in argument order.
+        outputs: positions of the tensors written.
+        spelled: name in the file, folded by `fold_name`.
         in_place: whether it writes into the memory of its first argument.
         path: see `OpNode.path`.
         node: position in `ModelGraph.nodes` of the operator that it became part of.
@@ -77,10 +77,10 @@ class CallSequence:
     """Calls in execution order.
 
     Attributes:
-        tensors: all that is read and written.
-        calls: what reads and writes them.
+        tensors: all tensors that calls read or write.
+        calls: the calls in execution order.
         inputs: positions of the user inputs.
-        batch: that the shapes are for.
+        batch: batch size of the shapes.
     """
 
     tensors: tuple[Tensor, ...]
@@ -92,7 +92,7 @@ class CallSequence:
         """Return the sequence for another batch size; see `ModelGraph.at_batch`."""
         if batch == self.batch:
             return self
-        size = rebinding(self.batch, batch)
+        size = batch_rescaler(self.batch, batch)
 
         @cache
         def shape(sizes: Shape) -> Shape:
@@ -118,25 +118,27 @@ class CallSequence:
 
 
 def sequence_of(draft: Draft, spellings: Mapping[int, str]) -> CallSequence:
-    """Return the calls of a draft that no rule has touched, one for each of its nodes.
+    """Return the calls of a draft before any rule has changed it, one for each node.
 
     Args:
-        draft: see `read`, with `keep_static`.
-        spellings: name of each raw operator, by position.
+        draft: result of `read` with `keep_static`.
+        spellings: name of each raw operator by position.
     """
     return _Sequencer(draft, spellings).sequence()
 
 
-def placed(sequence: CallSequence, origins: list[int], kept: Mapping[int, int]) -> CallSequence:
-    """Return the sequence with the canonical operator that each call became part of.
+def assign_nodes(
+    sequence: CallSequence, origins: list[int], kept: Mapping[int, int]
+) -> CallSequence:
+    """Return the sequence with `node` set to the canonical operator that each call became part of.
 
-    What a rule folded belongs to the operator that made its argument, if that is a layer, else to
-    the next operator that is left.
+    A call that a rule folded away belongs to the layer that produced its argument, if there is
+    one, else to the next operator that remains.
 
     Args:
-        sequence: of the same model.
-        origins: raw operator of each call, by position.
-        kept: position in `ModelGraph.nodes` by raw operator, of the operators that are left.
+        sequence: calls of the same model.
+        origins: position of the raw operator of each call.
+        kept: position in `ModelGraph.nodes` by raw operator, for those that remain as nodes.
     """
     following, after = -1, [-1] * len(origins)
     for i in range(len(origins) - 1, -1, -1):

@@ -28,7 +28,7 @@ ITEM_BYTES = {
 
 
 def item_bytes(dtype: str) -> int:
-    """Return the bytes of one element; 1 for eight-bit floats, 4 for what is not known."""
+    """Return the bytes of one element; 1 for 8-bit floats, 4 for an unknown type."""
     return ITEM_BYTES.get(dtype, 1 if dtype.startswith("float8") else 4)
 
 
@@ -37,13 +37,13 @@ class Value:
 
     Attributes:
         shape: sizes at the batch of the draft.
-        dtype: as in the raw graph.
-        scalar: its number if it is a constant with one element.
+        dtype: element type in the raw graph.
+        scalar: value of a constant with one element, else None.
         is_static: whether it depends on parameters and constants only.
-        roots: positions of the parameters that a static value was made from.
-        static_work: operators that make a static value on every forward pass.
-        producer: node that writes it; None for inputs and static values.
-        uses: nodes that read it, one entry for each argument.
+        roots: positions of the parameters that a static value is computed from.
+        static_work: operators that compute a static value anew on every forward pass.
+        producer: node that computes it; None for inputs and static values.
+        uses: nodes that read it, one entry for each argument position.
     """
 
     __slots__ = (
@@ -80,11 +80,11 @@ class Node:
     """An operator in a draft; `alive` turns false when a rule removes it.
 
     Attributes:
-        path: of the module that it belongs to; a node that a rule makes of several keeps its own.
+        path: path of its module; a node that a rule joins from several keeps its own.
         in_place: whether it writes into the memory of its first argument.
-        origin: position of the raw operator that it was read from; -1 for what a rule makes.
-        held_until: position of the last raw operator during which the model's own code holds the
-            result; -1 if that is not known.
+        origin: position of the raw operator that it was read from; -1 if a rule created it.
+        held_until: position of the last raw operator during which the model's own code refers to
+            the result; -1 if unknown.
     """
 
     __slots__ = (
@@ -128,24 +128,24 @@ class Node:
 
 
 class Draft:
-    """Nodes in an order that respects data flow, with their values.
+    """Nodes in an order that respects data flow, and their values.
 
     Attributes:
-        nodes: also dead ones, until `compact`.
+        nodes: all nodes; dead ones remain until `compact`.
         inputs: user inputs.
-        outputs: results.
-        beside: values that are made on every pass though no node reads them.
+        outputs: results of the model.
+        unread: values that every pass computes although no node reads them.
         parameters: shape and dtype of each parameter, by its position in the raw graph.
         batch: see `RawGraph.batch`.
-        path: what the nodes that are made get as theirs.
-        origin: the same.
+        path: path given to new nodes.
+        origin: origin given to new nodes.
     """
 
     def __init__(self, batch: int) -> None:
         self.nodes: list[Node] = []
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
-        self.beside: list[Value] = []
+        self.unread: list[Value] = []
         self.parameters: dict[int, tuple[Shape, str]] = {}
         self.batch = batch
         self.path = ""
@@ -197,7 +197,7 @@ class Draft:
             value.uses.append(node)
 
     def remove(self, node: Node) -> None:
-        """Take a node out; its results must have no use left."""
+        """Remove a node whose results nothing reads any more."""
         if not node.alive:
             return
         node.alive = False
@@ -210,20 +210,20 @@ class Draft:
         self.remove(node)
 
     def replace(self, old: Value, new: Value) -> None:
-        """Let every reader of `old` read `new`."""
+        """Replace `old` by `new` in every reader."""
         for user in old.uses:
             user.inputs = [new if v is old else v for v in user.inputs]
         new.uses.extend(old.uses)
         old.uses = []
         self.outputs = [new if v is old else v for v in self.outputs]
-        self.beside = [new if v is old else v for v in self.beside]
+        self.unread = [new if v is old else v for v in self.unread]
 
     def is_output(self, value: Value) -> bool:
         """Return whether the model returns this value."""
         return any(v is value for v in self.outputs)
 
     def sole_user(self, value: Value) -> Node | None:
-        """Return the only reader of a value; None if there is another or it is a result."""
+        """Return the only reader of a value; None if there are several or the model returns it."""
         if len(value.uses) != 1 or self.is_output(value):
             return None
         return value.uses[0]
@@ -233,11 +233,11 @@ class Draft:
         return [node for node in self.nodes if node.alive]
 
     def compact(self) -> None:
-        """Forget dead nodes."""
+        """Drop dead nodes."""
         self.nodes = self.live()
 
 
 def producer_of(value: Value, *ops: str) -> Node | None:
-    """Return the node that writes a value if it is one of `ops`."""
+    """Return the node that computes a value if its operator is one of `ops`, else None."""
     node = value.producer
     return node if node is not None and node.alive and node.op in ops else None

@@ -1,8 +1,8 @@
-"""The type that a model holds its weights in, and the same model in float32.
+"""The type in which a model stores its weights, and the same model in float32.
 
-The precision of a run is said by its conditions, for a model in float32: "fp16" is what becomes of
-it by `.half()`. A file may hold its weights in half, bfloat16 or double already. What runs at a
-precision does not depend on that, so it is predicted for the model in float32.
+The conditions state the precision of a run for a model in float32: "fp16" is that model after
+`.half()`. A file may store its weights in half, bfloat16 or double already. The kernels that run at
+a precision do not depend on that, so predictions are made for the model in float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WIDE = "float32"
 
 
 def float_type(graph: ModelGraph) -> str:
-    """Return the type of most of a model's weights; "float32" if it has none, or does not tell."""
+    """Return the type of most of a model's weights; "float32" if it has none or it is unknown."""
     elements: Counter[str] = Counter()
     for dtype, size in _weights(graph):
         elements[dtype] += size
@@ -30,9 +30,9 @@ def float_type(graph: ModelGraph) -> str:
 
 
 def in_float32(graph: ModelGraph) -> ModelGraph:
-    """Return a model whose weights are held in float32; a model that is so as it is.
+    """Return the model with its weights in float32, or the model itself if they already are.
 
-    Tensors of the type that most weights have are taken as float32, all others as they are.
+    Tensors of the type of most weights become float32; all others keep their type.
     """
     held = float_type(graph)
     if held == WIDE:
@@ -45,7 +45,7 @@ def in_float32(graph: ModelGraph) -> ModelGraph:
         program = replace(program, buffers=buffers)
     if calls is not None:
         tensors = tuple(
-            replace(t, dtype=WIDE) if t.dtype == held else t  # its sizes are worked out again
+            replace(t, dtype=WIDE) if t.dtype == held else t  # recomputes its size
             for t in calls.tensors
         )
         calls = replace(calls, tensors=tensors)
@@ -61,12 +61,12 @@ def in_float32(graph: ModelGraph) -> ModelGraph:
 
 
 def weight_bytes(graph: ModelGraph, *, in_half: bool) -> float:
-    """Return the bytes of a model's weights as a run holds them.
+    """Return the bytes of a model's weights in a run.
 
     Args:
         graph: a model in float32, see `in_float32`.
-        in_half: whether it was turned by `.half()`, which leaves complex numbers and integers as
-            they are.
+        in_half: whether `.half()` was applied, which leaves complex numbers and integers
+            unchanged.
     """
     if not in_half:
         return float(graph.param_bytes)
@@ -75,7 +75,7 @@ def weight_bytes(graph: ModelGraph, *, in_half: bool) -> float:
 
 
 def node_weight_bytes(node: OpNode, *, in_half: bool) -> float:
-    """Return the bytes of the weights that an operator reads, as `weight_bytes` has them."""
+    """Return the bytes of the weights that an operator reads, counted as in `weight_bytes`."""
     return (0.5 if in_half and _halves(node.dtype) else 1.0) * node.param_bytes
 
 
@@ -84,9 +84,9 @@ def _halves(dtype: str) -> bool:
 
 
 def _weights(graph: ModelGraph) -> Iterator[tuple[str, int]]:
-    """Yield type and size of each parameter that the model's layers read, once.
+    """Yield type and size of each parameter that the model's layers read, once each.
 
-    Those of norms are not among them.
+    Parameters of norms are left out.
     """
     if graph.calls is None:
         return
@@ -95,7 +95,7 @@ def _weights(graph: ModelGraph) -> Iterator[tuple[str, int]]:
         counts = tensor.is_float or is_complex(tensor.dtype)
         counts |= tensor.dtype in BYTES and len(tensor.shape) >= 2
         if tensor.is_parameter and counts and len(tensor.roots) == 1:
-            found.setdefault(tensor.roots, (tensor.dtype, tensor.size))  # views come after it
+            found.setdefault(tensor.roots, (tensor.dtype, tensor.size))  # views of it come later
     yield from found.values()
 
 

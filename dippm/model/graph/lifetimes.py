@@ -1,13 +1,13 @@
-"""How long each buffer of a program lives, in eager and in compiled execution.
+"""Lifetimes of a program's buffers in eager and in compiled execution.
 
-Eager PyTorch frees a tensor when nothing refers to it any more. That is after its last reader, and
-not before the module call that it was given to returns: the caller holds the arguments of a call.
-So the input of a block lives as long as the block runs, whatever the block does with it. Names
-within a module that are never bound again, and lists, keep more alive: a module that is exported
-here tells them (`dippm.model.frontends.torch.lifetimes`), most files do not.
+Eager PyTorch frees a tensor when nothing refers to it any more: after its last reader, and not
+before the module call that received it returns, because the caller refers to the arguments of a
+call. So the input of a block lives as long as the block runs, whatever the block does with it.
+Lists, and local names that are never rebound, keep more tensors alive. That is known of modules
+that DIPPM exports itself (`dippm.model.frontends.torch.lifetimes`), but not of most files.
 
-A compiler frees after the last reader, and does not make what only passes between element-wise
-operators.
+A compiler frees a buffer after its last reader, and makes none for values that only pass between
+element-wise operators.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dippm.model.graph.operators import ELEMENTWISE_CATEGORIES, operator
 from dippm.model.graph.program import Program, ProgramStep
 
 MAX_DEPTH = 64
-"""Modules within each other that are told apart; a name in a file could have any number of dots."""
+"""Maximum nesting of modules that is followed; a name in a file may have any number of dots."""
 
 INLINED_READS = 3
-"""Reads from which a compiler makes a result instead of computing it where it is read."""
+"""Maximum number of buffers that an inlined result reads; with more, a compiler stores it."""
 _FUSED_INTO = ("norm", "reduction", *ELEMENTWISE_CATEGORIES)
 
 
@@ -30,15 +30,15 @@ _FUSED_INTO = ("norm", "reduction", *ELEMENTWISE_CATEGORIES)
 class Lifetime:
     """First and last step at which a buffer is in memory, both included.
 
-    Inputs live before the first step, -1; inputs and results live to the end, `len(steps)`.
+    Inputs are alive from step -1, before the first; inputs and results until `len(steps)`.
     """
 
     first: int
     last: int
 
 
-def eager(program: Program) -> dict[int, Lifetime]:
-    """Return the lifetime of every buffer when steps run one by one."""
+def eager_lifetimes(program: Program) -> dict[int, Lifetime]:
+    """Return the lifetime of every buffer in eager execution, step by step."""
     first, last = _by_readers(program)
     for start, end in _calls(program):
         for step in program.steps[start : end + 1]:
@@ -50,14 +50,16 @@ def eager(program: Program) -> dict[int, Lifetime]:
     return {buffer: Lifetime(first[buffer], last[buffer]) for buffer in first}
 
 
-def compiled(program: Program, stored: frozenset[int] = frozenset()) -> dict[int, Lifetime]:
-    """Return the lifetime of every buffer that a compiler still makes.
+def compiled_lifetimes(
+    program: Program, stored: frozenset[int] = frozenset()
+) -> dict[int, Lifetime]:
+    """Return the lifetime of every buffer that compiled execution still stores.
 
-    What is not made any more is read where it would have been: its own arguments live on.
+    A buffer that is inlined is recomputed by its readers, so its own arguments live on.
 
     Args:
-        program: the steps.
-        stored: buffers that are made in any case, with all that their steps make.
+        program: steps and their buffers.
+        stored: buffers that are stored in any case, with all others that their steps make.
     """
     readers: dict[int, list[ProgramStep]] = {}
     for step in program.steps:
@@ -83,14 +85,14 @@ def compiled(program: Program, stored: frozenset[int] = frozenset()) -> dict[int
 
 
 def _last_step(program: Program, origin: int) -> int:
-    """Return the last step of the operators up to a position in the file."""
+    """Return the last step among the operators up to a position in the file."""
     return bisect_right(program.steps, origin, key=lambda step: step.origin) - 1
 
 
 def _by_readers(
     program: Program, inlined: dict[int, tuple[int, ...]] | None = None
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return (first, last) step of every buffer by who reads it."""
+    """Return the first and the last step of every buffer, from its producer and readers."""
     count = len(program.steps)
     first = dict.fromkeys(range(program.inputs), -1)
     last = dict.fromkeys(range(program.inputs), count)
@@ -108,7 +110,7 @@ def _by_readers(
 
 
 def _calls(program: Program) -> list[tuple[int, int]]:
-    """Return the first and last step of every module call; a call is one run of its steps."""
+    """Return the first and last step of every module call, a contiguous run of its steps."""
     calls: list[tuple[int, int]] = []
     running: dict[str, int] = {}
     for i, step in enumerate(program.steps):
@@ -121,9 +123,9 @@ def _calls(program: Program) -> list[tuple[int, int]]:
 
 
 def _callers(path: str, called: frozenset[str]) -> list[str]:
-    """Return the modules that run when an operator of a module does.
+    """Return the paths of all modules whose call encloses an operator of a module.
 
-    Where the file does not tell which modules are called, all that hold it are.
+    If the file does not say which modules are called, every enclosing module counts.
     """
     parts = path.split(".", MAX_DEPTH) if path else []
     paths = ["", *(".".join(parts[: n + 1]) for n in range(len(parts)))]

@@ -14,11 +14,11 @@ _IN_PLACE_CATEGORIES = ("activation",)
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Where most activations are alive.
+    """The point of highest activation memory.
 
     Attributes:
-        activation_bytes: their sum, at the batch of the graph.
-        node: position of the operator whose results complete it; None if the inputs alone are it.
+        activation_bytes: bytes of live activations there, at the batch of the graph.
+        node: position of the operator whose results reach it; None if the inputs alone do.
     """
 
     activation_bytes: int
@@ -26,19 +26,19 @@ class Peak:
 
 
 def peak_activation_bytes(graph: ModelGraph, *, in_place: bool = False) -> int:
-    """Return the largest sum of bytes of activations that are alive at one time; see `peak`."""
+    """Return the maximum bytes of activations that are alive at one time; see `peak`."""
     return peak(graph, in_place=in_place).activation_bytes
 
 
 def peak(graph: ModelGraph, *, in_place: bool = False) -> Peak:
-    """Find the first operator at which most bytes of activations are alive.
+    """Return the first operator at which live activations take the most bytes.
 
-    Views share the memory of what they view. Inputs of the model live to the end, as the caller
-    holds them.
+    Views share the memory of their source. Inputs of the model live to the end, because the
+    caller refers to them.
 
     Args:
-        graph: at the batch in question.
-        in_place: whether activations overwrite an argument that nothing else reads.
+        graph: graph at the batch of the run.
+        in_place: whether activation functions overwrite an argument that nothing else reads.
     """
     owner, last_use = _lifetimes(graph, in_place=in_place)
     inputs = sum(_spec_bytes(spec) for spec in graph.inputs)
@@ -58,7 +58,7 @@ def peak(graph: ModelGraph, *, in_place: bool = False) -> Peak:
 
 
 def result_bytes(node: OpNode) -> int:
-    """Return the bytes of a node's results, whether it is a view or not."""
+    """Return the bytes of a node's results, also if they are views."""
     return sum(prod(shape) for shape in node.out_shapes) * item_bytes(node.dtype)
 
 
@@ -67,7 +67,7 @@ def _spec_bytes(spec: TensorSpec) -> int:
 
 
 def _lifetimes(graph: ModelGraph, *, in_place: bool) -> tuple[list[int], dict[int, int]]:
-    """Return (owner of each node's memory, -1 for the inputs; last step each owner is read)."""
+    """Return the owner of each node's memory (-1: the inputs), and each owner's last read step."""
     count = len(graph.nodes)
     producers: list[list[int]] = [[] for _ in range(count)]
     readers = [0] * count

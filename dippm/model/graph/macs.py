@@ -11,7 +11,7 @@ MacsFormula = Callable[[Attributes, tuple[Shape, ...], tuple[Shape, ...]], int]
 
 
 REAL_PRODUCTS = 4
-"""Real multiply-accumulates in one of complex numbers: (a + bi)(c + di) = (ac − bd) + (ad + bc)i
+"""Real multiply-accumulates in a complex one: (a + bi)(c + di) = (ac − bd) + (ad + bc)i
 has four real products and as many additions into the two sums, as BLAS's cgemm counts (8 m n k
 operations, Golub and Van Loan, Matrix Computations, 1.1; the form with three products is rounded
 in another way and not what cuBLAS runs unless it is asked to)."""
@@ -23,14 +23,14 @@ def is_complex(dtype: str) -> bool:
 
 
 def real_macs(dtype: str) -> int:
-    """Return the real multiply-accumulates in one of elements of this type."""
+    """Return the real multiply-accumulates in one multiply-accumulate of this type."""
     return REAL_PRODUCTS if is_complex(dtype) else 1
 
 
 def real_flops(op: str, dtype: str) -> int:
-    """Return the real operations in one element-wise operation on elements of this type.
+    """Return the real operations in one element-wise operation on this type.
 
-    A complex product is 4 multiplications and 2 additions; anything else works on both parts.
+    A complex product is 4 multiplications and 2 additions; others work on both parts.
     """
     if not is_complex(dtype):
         return 1

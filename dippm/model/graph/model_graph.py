@@ -1,8 +1,7 @@
-"""`ModelGraph`: the one form in which every framework's model is read.
+"""`ModelGraph`: the common form of the models of all frameworks.
 
-Sizes are held at the batch that the conversion was made with. If that batch is a marker (a prime
-that no other size shares, see `InputSpec`), `at_batch` gives the graph for any batch without
-another conversion.
+Sizes are those at the batch of the conversion. If that batch is a marker (a prime that divides no
+other size, see `InputSpec`), `at_batch` returns the graph for any batch without another conversion.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.base.progress import counted
 from dippm.errors import ConditionsError
-from dippm.model.graph.batch_sizes import rebinding
+from dippm.model.graph.batch_sizes import batch_rescaler
 from dippm.model.graph.calls import CallSequence
 from dippm.model.graph.draft import item_bytes
 from dippm.model.graph.macs import real_flops, real_macs
@@ -30,10 +29,10 @@ Attribute = int | float | str | tuple[int, ...]
 Shape = tuple[int, ...]
 
 GRAPH_VERSION = "2"
-"""Version of the canonical rules and of the operator table. Raise it whenever a graph changes."""
+"""Version of the canonical rules and the operator table. Raise it whenever a graph changes."""
 
 STATIC = "static:"
-"""Prefix in `OpNode.absorbed` of work on parameters alone, done again on every eager pass."""
+"""Prefix in `OpNode.absorbed` of work on parameters alone, which every eager pass repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +51,21 @@ class OpNode:
     Attributes:
         op: canonical name, see `dippm.model.graph.operators`.
         attributes: only those that the operator table lists for this operator.
-        in_shapes: activations read, in argument order; parameters are not among them.
-        out_shapes: results; images as NCHW whatever the framework used.
-        dtype: of the first result.
-        macs: multiply-accumulates of real numbers, 0 if the operator has none; one of complex
-            numbers is four.
+        in_shapes: shapes of the activations read, in argument order, without parameters.
+        out_shapes: shapes of the results; images are NCHW in every framework.
+        dtype: element type of the first result.
+        macs: multiply-accumulates of real numbers, 0 if the operator has none; a complex one
+            counts as four.
         flops: 2 · macs + element-wise operations.
-        bytes_read: activations read, without parameters.
-        bytes_written: results.
-        param_bytes: weights of rank 2 and more read by this node (the presence of biases is an
-            exporter's whim, so they are not counted).
-        absorbed: operators that the canonical rules folded in, in execution order; they do not
-            enter equality but `eager` execution launches them again. See `kernels`.
-        in_dtypes: of each activation read.
-        path: of the module or layer, see `RawOperator.path`; twins in other frameworks differ in
-            it, so it does not enter equality.
+        bytes_read: bytes of the activations read, without parameters.
+        bytes_written: bytes of the results.
+        param_bytes: bytes of the weights of rank 2 and more that it reads (exporters differ in
+            whether they write biases, so these are not counted).
+        absorbed: operators that the canonical rules folded in, in execution order; ignored in
+            comparisons, but launched in eager execution. See `kernels`.
+        in_dtypes: element type of each activation read.
+        path: path of the module or layer, see `RawOperator.path`; ignored in comparisons, because
+            the same model has other paths in another framework.
     """
 
     op: str
@@ -85,11 +84,11 @@ class OpNode:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """What eager execution launches for this node, in order; empty for a view.
+        """Operators that eager execution launches for this node, in order; empty for a view.
 
-        On convolutions, dense and recurrent layers `absorbed` holds what follows them. On
-        activations, norms and attention it holds the pieces they were spelled in, which run in
-        their place. Work on parameters alone (prefix `STATIC`) comes before either.
+        For convolutions, dense and recurrent layers `absorbed` lists the operators that follow.
+        For activations, norms and attention it lists the operators they were spelled with, which
+        run in their place. Work on parameters alone (prefix `STATIC`) runs before either.
         """
         if is_view(self.op, self.attributes):
             return ()
@@ -102,24 +101,24 @@ class OpNode:
 
 @dataclass(frozen=True, slots=True)
 class ModelGraph:
-    """Operators in post-order with true data flow.
+    """Operators in post-order, with their data flow.
 
     Attributes:
-        nodes: producers before consumers.
-        edges: (producer, consumer) positions in `nodes`, sorted, without duplicates.
+        nodes: the operators, producers before consumers.
+        edges: (producer, consumer) positions in `nodes`, sorted and unique.
         inputs: user inputs, batch included.
-        outputs: results, batch included.
-        param_bytes: unique parameters that are read, tied weights once, biases included.
+        outputs: results of the model, batch included.
+        param_bytes: bytes of the parameters that are read, biases included, tied weights once.
         unknown_ops: operators without a canonical name, with their counts; they stay in `nodes`.
-        version: of the canonical rules; checkpoints refuse another version.
-        batch: the batch size that the shapes are for.
-        batch_is_symbolic: false if the model file fixes the batch.
-        output_nodes: node that makes each output; -1 for an output that is an input.
-        notes: what a user should know about the conversion, see `RawGraph.notes`.
-        program: the model as its framework runs it, at the batch of the conversion; None for a
-            graph that no file was read for. What is in memory follows from it.
-        calls: what the framework calls, at the batch of the conversion; None as above. Which
-            kernels run follows from it.
+        version: version of the canonical rules; checkpoints refuse another one.
+        batch: batch size of the shapes.
+        batch_is_symbolic: whether other batches are possible; false if the file fixes the batch.
+        output_nodes: position of the node of each output; -1 for an output that is an input.
+        notes: remarks on the conversion for the user, see `RawGraph.notes`.
+        program: the model as its framework runs it, at the batch of the conversion, from which
+            memory use follows; None for a graph that was not read from a file.
+        calls: the framework's operator calls, at the batch of the conversion, from which the
+            kernels follow; None as above.
     """
 
     nodes: tuple[OpNode, ...]
@@ -152,14 +151,14 @@ class ModelGraph:
         return not any(node.kernels for node in self.nodes if node.op not in ("create", "random"))
 
     def histogram(self) -> dict[str, int]:
-        """Return how often each operator occurs, most frequent first."""
+        """Return the number of nodes of each operator, most frequent first."""
         return dict(Counter(node.op for node in self.nodes).most_common())
 
     def at_batch(self, batch: int) -> ModelGraph:
         """Return the graph for another batch size.
 
         Raises:
-            ConditionsError: if the batch is not positive, or if the model file fixes another one.
+            ConditionsError: if the batch is not positive, or the model file fixes another one.
         """
         if batch == self.batch:
             return self
@@ -170,7 +169,7 @@ class ModelGraph:
                 f"the model file fixes batch {self.batch}, got {batch}",
                 "Export the model again with a dynamic batch.",
             )
-        size = rebinding(self.batch, batch)
+        size = batch_rescaler(self.batch, batch)
         shape = cache(lambda sizes: tuple(size(n) for n in sizes))
         return replace(
             self,
@@ -184,7 +183,7 @@ class ModelGraph:
         )
 
     def to_networkx(self) -> networkx.DiGraph:
-        """Return a directed graph whose nodes carry the fields of `OpNode`."""
+        """Return a directed graph whose nodes have the fields of `OpNode`."""
         import networkx
 
         graph = networkx.DiGraph(batch=self.batch, version=self.version)
@@ -207,7 +206,7 @@ def price(
     absorbed: tuple[str, ...] = (),
     path: str = "",
 ) -> OpNode:
-    """Return a node with its costs, which follow from attributes and shapes alone."""
+    """Return a node with its costs, which depend on attributes and shapes alone."""
     row = operator(op)
     macs = row.macs(attributes, in_shapes, out_shapes) * real_macs(dtype) if row.macs else 0
     moves_data = not is_view(op, attributes)
@@ -238,7 +237,7 @@ def price(
 
 
 def is_view(op: str, attributes: Mapping[str, Attribute]) -> bool:
-    """Tell whether a node only gives its argument another shape and moves no data."""
+    """Return whether a node only changes the shape of its argument, and moves no data."""
     if op == "transpose" or op == "reshape":
         return not attributes.get("copies", 0)
     return operator(op).category == "view"

@@ -1,8 +1,8 @@
-"""The operator table: canonical names, how exporters spell them, what each costs and is taken for.
+"""The operator table: canonical names, their spellings by exporters, costs and classes.
 
-The single truth about operators: the dialects' names, the classes of node features and of kernels,
-and what autocast does all follow from a row. A node's MACs follow from its attributes and
-activation shapes alone, so `ModelGraph.at_batch` can price a graph again without the model.
+The single source of truth about operators: names in the dialects, classes of node features and
+kernels, and the effect of autocast all come from a row. A node's MACs depend on its attributes and
+activation shapes alone, so `ModelGraph.at_batch` computes costs without the model.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ Autocast = Literal["lower", "float32", "promote"]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What DIPPM knows about one canonical operator.
+    """Properties of one canonical operator.
 
     Attributes:
         name: canonical name.
         category: "view" operators move no data; "copy" operators only move data.
         feature: class in the node features, one of `OPERATOR_CLASSES` of `dippm.estimate.features`.
-        kernel: class of the kernel that it launches, one of `KERNEL_CLASSES` of
-            `dippm.estimate.features`; "convolution" if its attributes decide, "none" if it launches
-            nothing.
-        spellings: names in the dialects that mean it, folded (see
-            `dippm.model.graph.dialects.names`); its own name is always one.
+        kernel: class of its kernel, one of `KERNEL_CLASSES` of `dippm.estimate.features`;
+            "convolution" if its attributes decide, "none" if it launches no kernel.
+        spellings: its names in the dialects, folded (see `dippm.model.graph.dialects.names`); the
+            canonical name is always one of them.
         attributes: the attributes that a node of this operator keeps.
-        flops_per_output: element-wise operations for each element of the first result (of the
-            first activation for reductions and pools), beside 2 · MACs.
-        macs: multiply-accumulates from attributes, input and output shapes; None if always 0.
-        autocast: what mixed precision does: "lower" casts the arguments to half, "float32" widens
-            them, "promote" takes the widest.
-        commutative: whether the order of the arguments is of no meaning.
-        along_axis: an element-wise category that still mixes elements of one axis.
+        flops_per_output: element-wise operations per element of the first result (of the first
+            activation for reductions and pools), in addition to 2 · MACs.
+        macs: formula of its MACs from attributes, input and output shapes; None if always 0.
+        autocast: effect of mixed precision: "lower" casts the arguments to half, "float32" widens
+            them, "promote" uses the widest.
+        commutative: whether the order of the arguments does not matter.
+        along_axis: whether it mixes elements along an axis, although element-wise by category.
     """
 
     name: str
@@ -77,7 +76,7 @@ _GRADIENTS = ",".join(
         "softmarginloss"
     ).split()
 )
-"""Of element-wise functions, each an operator of PyTorch that reads elements at one place."""
+"""Element-wise functions, each an operator of PyTorch that reads one element per argument."""
 _FACTORISED = (
     "inverse,det,logdet,slogdet,svd,qr,cholesky,choleskysolve,choleskyinverse,geqrf,lusolve,"
     "triangularsolve,linalginv,linalginvex,linalgsolve,linalgsolveex,linalgdet,linalgslogdet,"
@@ -85,19 +84,19 @@ _FACTORISED = (
     "linalgeig,linalgeigvals,linalgpinv,linalgmatrixexp,linalglu,linalglufactor,linalglusolve,"
     "linalglstsq,linalgsolvetriangular,linalgcond,linalgmatrixrank"
 )
-"""Factorisations of small matrices: serial libraries, of which nothing was measured."""
+"""Factorisations of small matrices: serial library code, never measured."""
 GUESSED = {
     "factorise": "factorisations and inverses of matrices were priced at a guess, 64 operations "
     "for each number: nothing of the kind was measured",
 }
-"""What to say of operators whose cost is no count, by canonical name."""
+"""Notes on operators whose cost cannot be counted, by canonical name."""
 _HEADS = ("heads", "query_length", "key_length", "head_dim", "value_dim")
 
 
 def _rows(
     entries: str, category: Category, feature: str, kernel: str, flops: int = 0, **columns: Any
 ) -> list[Operator]:
-    """Return rows that share their columns; an entry is a name, or "name=spelling,spelling"."""
+    """Return rows with shared columns; each entry is a name, or "name=spelling,spelling"."""
     rows = []
     for entry in entries.split():
         name, _, spelled = entry.partition("=")
@@ -336,10 +335,10 @@ OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in _OP
 """Canonical operators by name."""
 
 UNKNOWN = Operator("unknown", "other", "unknown", "other", flops_per_output=1)
-"""What is assumed of an operator that has no canonical name."""
+"""Assumptions about an operator without a canonical name."""
 
 FUSED_RANK = 4
-"""Axes of what fused attention takes; with others its steps run one by one."""
+"""Rank of the arguments of fused attention; with another rank its steps run one by one."""
 
 ELEMENTWISE_CATEGORIES = ("activation", "elementwise")
 

@@ -1,10 +1,10 @@
 """`Program`: a model as its framework runs it, before any canonical rule joins operators.
 
-The canonical graph says what a model computes; what is in memory meanwhile also depends on how it
-is written: in which order, in how many steps, and which module calls which. This keeps that much:
-steps in the order of the file, and the memory (`Buffer`) that each of them makes and reads. Views
-make none. Strides are followed as eager execution would, so that a reshape or a batched product
-of a permuted tensor makes its copy.
+The canonical graph says what a model computes. Its memory use also depends on how it is written: in
+which order, in how many steps, and which module calls which. A program keeps that: steps in the
+order of the file, and the memory (`Buffer`) that each step allocates and reads. Views allocate
+none. Strides are followed as in eager execution, so a reshape or a batched product of a permuted
+tensor makes a copy.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from math import prod
 from dippm.model.graph.draft import Draft, Node, Shape, Value
 from dippm.model.graph.operators import FUSED_RANK, is_elementwise, operator
 from dippm.model.graph.strides import (
-    contiguous,
-    dense_in_order,
+    broadcast_strides,
+    dense_strides,
+    dense_strides_like,
     is_channels_last,
-    spread,
     view_strides,
 )
 
@@ -34,7 +34,7 @@ class Buffer:
     """Memory of one tensor.
 
     Attributes:
-        shape: at the batch of the graph; also of what is gathered from a view.
+        shape: sizes at the batch of the graph.
         dtype: as in the file.
     """
 
@@ -47,15 +47,15 @@ class ProgramStep:
     """One operator as it is called.
 
     Attributes:
-        op: canonical name, of the operator alone.
-        reads: position of each buffer read, in argument order, with the shape that is read of it.
-        makes: buffers that hold the results.
-        passing: buffers that exist only while the step runs: copies of permuted operands, indices
-            that nobody reads.
-        weights: parameters read: position among the parameters, and elements.
-        computed: positions of those that are read through what each pass computes of them.
-        groups: of a convolution, 0 for anything else.
-        scores: shape of the scores of an attention, () for anything else.
+        op: canonical name of the operator by itself, before any rule.
+        reads: position of each buffer read, and the shape read of it, in argument order.
+        makes: positions of the buffers that hold the results.
+        passing: positions of buffers that exist only during the step: copies of permuted operands,
+            indices that no step reads.
+        weights: position and number of elements of each parameter read.
+        computed: positions of the parameters that are read through a value computed on every pass.
+        groups: groups of a convolution, 0 for other operators.
+        scores: shape of the scores of an attention, () for other operators.
         path: see `OpNode.path`.
         node: position in `ModelGraph.nodes` of the operator that it became part of.
         origin: position of the operator in the file, -1 if it has none.
@@ -76,17 +76,17 @@ class ProgramStep:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Steps in execution order.
+    """Steps in execution order, and their buffers.
 
     Attributes:
-        buffers: all that is made; the first ones are the inputs.
-        steps: what makes and reads them.
-        inputs: how many buffers are inputs.
-        batch: that the shapes are for.
-        outputs: buffers that hold the results.
-        called: paths of the modules that are called; empty if the file does not tell.
-        held: by buffer, position in the file of the last operator during which the model's own code
-            holds it, or a view of it; those that are missing are not known.
+        buffers: all buffers; the first ones are the inputs.
+        steps: the operators that write and read them.
+        inputs: number of buffers that are inputs.
+        batch: batch size of the shapes.
+        outputs: positions of the buffers that hold the model's results.
+        called: paths of the modules that are called; empty if the file does not say.
+        held: position in the file of the last operator during which the model's own code refers to
+            a buffer or a view of it, by buffer; missing where unknown.
     """
 
     buffers: tuple[Buffer, ...]
@@ -99,10 +99,10 @@ class Program:
 
 
 def record(draft: Draft, called: Iterable[str] = ()) -> tuple[Program, list[Node]]:
-    """Return the program of a draft that no rule has touched, and the node of each step.
+    """Return the program of a draft before any rule has changed it, and the node of each step.
 
     Args:
-        draft: as it was read.
+        draft: result of `read`.
         called: see `Program.called`.
     """
     calls = frozenset(called)
@@ -123,10 +123,10 @@ def record(draft: Draft, called: Iterable[str] = ()) -> tuple[Program, list[Node
     return program, recorder.nodes
 
 
-def placed(program: Program, nodes: list[Node], draft: Draft) -> Program:
-    """Return the program with the node that each step became part of, after all rules.
+def assign_nodes(program: Program, nodes: list[Node], draft: Draft) -> Program:
+    """Return the program with `node` set to the node that each step became part of.
 
-    A step whose node a rule joined with others belongs to the next node that is left.
+    A step whose node a rule removed belongs to the next node that remains.
     """
     position = {id(node): i for i, node in enumerate(draft.nodes)}
     steps, following = [], -1
@@ -171,7 +171,7 @@ class _Recorder:
         self._step(node, makes, passing)
 
     def hold(self, node: Node) -> None:
-        """Note how long the model's own code holds what a node returns."""
+        """Record how long the model's own code refers to the results of a node."""
         known = (self.buffer_of[id(out)] for out in node.outputs if id(out) in self.buffer_of)
         for buffer in known if node.held_until >= 0 else ():
             self.held[buffer] = max(self.held.get(buffer, -1), node.held_until)
@@ -214,15 +214,15 @@ class _Recorder:
         return self._keep(Buffer(value.shape, value.dtype))
 
     def _buffer(self, value: Value) -> int:
-        if id(value) not in self.buffer_of:  # made of parameters alone
+        if id(value) not in self.buffer_of:  # computed from parameters alone
             self.buffer_of[id(value)] = self._new(value)
         return self.buffer_of[id(value)]
 
     def _strides(self, value: Value) -> Strides:
-        return self.strides.get(id(value)) or contiguous(value.shape)
+        return self.strides.get(id(value)) or dense_strides(value.shape)
 
     def _is_view(self, node: Node, source: Value | None) -> bool:
-        """Tell whether the results share the memory of an argument; follow their strides."""
+        """Return whether the results share the memory of an argument, and record their strides."""
         if source is None or not node.inputs or node.inputs[0].is_static:
             return False
         out, given = node.out, self._strides(source)
@@ -236,7 +236,7 @@ class _Recorder:
                 self.strides[id(out)] = result
             return result is not None
         if node.op == "broadcast":
-            self.strides[id(out)] = spread(source.shape, given, out.shape)
+            self.strides[id(out)] = broadcast_strides(source.shape, given, out.shape)
             return True
         if operator(node.op).category == "view":
             for part in node.outputs:
@@ -250,9 +250,9 @@ class _Recorder:
         return self._is_bias(node, source)
 
     def _is_in_place(self, node: Node, source: Value) -> bool:
-        """Tell whether the result is written into the first argument.
+        """Return whether the result is written into the first argument.
 
-        Of files that do not tell, what their frameworks' vision models do is taken.
+        For files that do not say, the habits of the frameworks' vision models are assumed.
         """
         if source.shape != node.out.shape:
             return False
@@ -261,7 +261,7 @@ class _Recorder:
         return node.op in _OFTEN_IN_PLACE and len(source.uses) == 1 and source.producer is not None
 
     def _is_bias(self, node: Node, source: Value) -> bool:
-        """Tell whether a product adds this itself, as the bias that it was given."""
+        """Return whether the product before the node adds this bias itself."""
         maker = source.producer
         other = next((v for v in node.inputs if v.is_static), None)
         if node.op != "add" or maker is None or other is None or maker.path != node.path:
@@ -276,7 +276,7 @@ class _Recorder:
         )
 
     def _operand_copies(self, node: Node) -> list[int]:
-        """Return the copies that a product makes of operands that it cannot read as they lie."""
+        """Return the buffers for copies of operands whose strides a product cannot read."""
         if node.op not in ("matmul", "batch_matmul"):
             return []
         copies = []
@@ -290,19 +290,19 @@ class _Recorder:
         batch = node.out.shape[:-2]
         for value in (left, right):
             full = (*batch, *value.shape[-2:])
-            strides = spread(value.shape, self._strides(value), full)
+            strides = broadcast_strides(value.shape, self._strides(value), full)
             if len(full) > 3 and view_strides(batch, strides[:-2], (prod(batch),)) is None:
                 copies.append(self._keep(Buffer(full, value.dtype)))
         return copies
 
     def _lay_out(self, node: Node, source: Value | None) -> None:
-        """Follow the order of axes through operators that keep it."""
+        """Record the memory order of axes for operators that preserve it."""
         if source is None:
             return
         if node.op in _KEEPS_CHANNELS_LAST:
             given = self._strides(source)
             if is_channels_last(source.shape, given):
-                self.strides[id(node.out)] = dense_in_order(node.out.shape, given)
+                self.strides[id(node.out)] = dense_strides_like(node.out.shape, given)
         elif node.op == "attention" and len(node.out.shape) == FUSED_RANK:
             _, heads, rows, width = node.out.shape
             self.strides[id(node.out)] = (heads * rows * width, width, heads * width, 1)
@@ -311,19 +311,19 @@ class _Recorder:
                 (v for v in node.inputs if v.shape == node.out.shape and not v.is_static), None
             )
             if full is not None:
-                self.strides[id(node.out)] = dense_in_order(full.shape, self._strides(full))
+                self.strides[id(node.out)] = dense_strides_like(full.shape, self._strides(full))
 
 
 def _is_copied(node: Node, strides: Strides, shape: Shape) -> bool:
-    """Tell whether eager mode copies the memory of what computes nothing."""
+    """Return whether eager execution makes a copy in a node that computes nothing."""
     how, order = node.attributes.get("copies"), node.attributes.get("order", "")
     if how == "contiguous" and order in ("", "contiguous_format"):
-        return strides != contiguous(shape)
+        return strides != dense_strides(shape)
     return how in ("clone", "contiguous") and not is_channels_last(shape, strides)
 
 
 def _name(node: Node) -> str:
-    """Return the canonical name; the rules name matrix products later."""
+    """Return the canonical name; rules name matrix products only later."""
     if node.op != "matmul":
         return node.op
     return "dense" if any(v.is_static for v in node.inputs) else "batch_matmul"

@@ -1,8 +1,8 @@
-"""Which layout changes really copy: strides are followed through views as eager execution would.
+"""Strides through views as in eager execution: which layout changes really copy.
 
-A transpose costs nothing by itself. The reshape behind it, or an operator that wants its argument
-contiguous, makes the copy. Products of more than one leading axis copy operands whose leading axes
-are apart in memory; such a copy is noted in `absorbed` as "transpose".
+A transpose costs nothing by itself. The reshape after it, or an operator that needs a contiguous
+argument, makes the copy. Products with several leading axes copy operands whose leading axes are
+not contiguous in memory; such a copy is recorded in `absorbed` as "transpose".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dippm.model.graph.draft import Draft, Node, Shape, Value, producer_of
 from dippm.model.graph.operators import is_elementwise
 
 Strides = tuple[int, ...] | None
-"""Strides in elements; None: laid out in some other way that is not followed further."""
+"""Strides in elements; None for a layout that is not followed any further."""
 
 _KEEPS_CHANNELS_LAST = ("conv2d", "batch_norm", "max_pool", "avg_pool", "resize")
 _WANTS_CONTIGUOUS = ("layer_norm", "rms_norm", "group_norm", "dense")
@@ -28,7 +28,7 @@ def mark_copies(draft: Draft) -> None:
         _follow(node, strides)
 
 
-def contiguous(shape: Shape) -> tuple[int, ...]:
+def dense_strides(shape: Shape) -> tuple[int, ...]:
     """Return the strides of a dense tensor."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
@@ -38,7 +38,7 @@ def contiguous(shape: Shape) -> tuple[int, ...]:
 
 def _follow(node: Node, strides: dict[int, Strides]) -> None:
     def of(value: Value) -> Strides:
-        return strides.get(id(value), contiguous(value.shape))
+        return strides.get(id(value), dense_strides(value.shape))
 
     source = node.inputs[0] if node.inputs else None
     if source is None or source.is_static:
@@ -53,7 +53,7 @@ def _follow(node: Node, strides: dict[int, Strides]) -> None:
         strides[id(node.out)] = tuple(given[a] for a in node.attributes["permutation"])
     elif node.op == "reshape":
         result = None
-        if given is not None:  # a number has strides, none of them
+        if given is not None:  # () of a number is known as well
             result = view_strides(source.shape, given, node.out.shape)
         if result is None:
             _note_copy(node, source)
@@ -70,18 +70,18 @@ def _follow(node: Node, strides: dict[int, Strides]) -> None:
         if view_strides(source.shape, given, flat) is None or given[-1] != 1:
             _note_copy(node, source)
     elif node.op in _KEEPS_CHANNELS_LAST and given and is_channels_last(source.shape, given):
-        strides[id(node.out)] = dense_in_order(node.out.shape, given)
+        strides[id(node.out)] = dense_strides_like(node.out.shape, given)
     elif is_elementwise(node.op) and source.shape == node.out.shape and given is not None:
-        strides[id(node.out)] = dense_in_order(source.shape, given)
+        strides[id(node.out)] = dense_strides_like(source.shape, given)
 
 
 def is_channels_last(shape: Shape, strides: tuple[int, ...]) -> bool:
     """Return whether an N, C, H, W tensor holds its channels next to each other in memory."""
-    return len(shape) == 4 and shape[1] > 1 and strides[1] == 1 and strides != contiguous(shape)
+    return len(shape) == 4 and shape[1] > 1 and strides[1] == 1 and strides != dense_strides(shape)
 
 
 def _is_batch_of_matrices(shape: Shape, strides: Strides) -> bool:
-    """Tell whether the leading axes are one run, as a batched product needs them."""
+    """Return whether the leading axes are contiguous, as a batched product needs them."""
     leading = shape[:-2]
     return strides is not None and view_strides(leading, strides[:-2], (prod(leading),)) is not None
 
@@ -94,8 +94,8 @@ def _note_copy(node: Node, source: Value) -> None:
         node.attributes["copies"] = 1
 
 
-def dense_in_order(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Return dense strides with the axes in the same order of memory."""
+def dense_strides_like(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Return dense strides that keep the memory order of the axes."""
     order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis))
     result = [1] * len(shape)
     step = 1
@@ -105,8 +105,8 @@ def dense_in_order(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def spread(shape: Shape, strides: tuple[int, ...], wide: Shape) -> tuple[int, ...]:
-    """Return the strides of a tensor that is broadcast: 0 along axes that are repeated."""
+def broadcast_strides(shape: Shape, strides: tuple[int, ...], wide: Shape) -> tuple[int, ...]:
+    """Return the strides of a broadcast tensor: 0 along the repeated axes."""
     missing = len(wide) - len(shape)
     return tuple(
         0 if i < missing or (shape[i - missing] == 1 and size != 1) else strides[i - missing]
@@ -115,15 +115,15 @@ def spread(shape: Shape, strides: tuple[int, ...], wide: Shape) -> tuple[int, ..
 
 
 def view_strides(old: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int, ...] | None:
-    """Return the strides of a reshape that needs no copy; None if it needs one.
+    """Return the strides of a reshape without a copy; None if it needs one.
 
-    The same memory can also be read as wider or narrower elements along the last axis: pairs of
+    The same memory may also be read as wider or narrower elements along the last axis: pairs of
     real numbers as complex ones, and back. Strides then count the new elements.
     """
     if prod(old) != prod(new):
         return _as_other_elements(old, strides, new)
     kept = [(size, stride) for size, stride in zip(old, strides, strict=True) if size != 1]
-    blocks: list[list[int]] = []  # [size, innermost stride] of axes that are one run of memory
+    blocks: list[list[int]] = []  # [size, innermost stride] of contiguous axes
     for size, stride in kept:
         if blocks and blocks[-1][1] == stride * size:
             blocks[-1][0] *= size
@@ -144,10 +144,10 @@ def view_strides(old: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int,
 
 
 def _as_other_elements(old: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int, ...] | None:
-    """Return the strides of memory that is read as elements of another width; None if it is not.
+    """Return the strides of memory read as elements of another width; None if it is not.
 
-    The last axis counts the parts of an element: it goes (a pair becomes a complex number), comes
-    (the other way round), or changes its size.
+    The last axis counts the parts of an element: it disappears (a pair becomes a complex
+    number), appears (the reverse), or changes its size.
     """
     narrower = len(old) == len(new) + 1 or (len(old) == len(new) and prod(old) > prod(new))
     wide, fine = (new, old) if narrower else (old, new)

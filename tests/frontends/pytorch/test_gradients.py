@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import dippm
 from dippm.errors import ConversionError
-from dippm.model.graph.dialects.names import folded
+from dippm.model.graph.dialects.names import fold_name
 from dippm.model.graph.operators import operator
 
 
@@ -140,9 +140,11 @@ def test_gradients_of_activations_are_element_wise_operators() -> None:
 def test_operators_of_gradients_are_those_that_torch_has() -> None:
     """So that no row stands for a name that nothing is called by."""
     schemas = torch._C._jit_get_all_schemas()
-    known = {folded(s.name.removeprefix("aten::")) for s in schemas if s.name.startswith("aten::")}
+    known = {
+        fold_name(s.name.removeprefix("aten::")) for s in schemas if s.name.startswith("aten::")
+    }
     assert set(operator("activation_gradient").spellings) <= known
-    assert {folded(f"{name}_backward") for name in ACTIVATIONS} <= known
+    assert {fold_name(f"{name}_backward") for name in ACTIVATIONS} <= known
 
 
 class Untraceable(Potential):

@@ -6,7 +6,7 @@ import pytest
 
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.model.graph import build
-from dippm.model.graph.batch_sizes import rebinding
+from dippm.model.graph.batch_sizes import batch_rescaler
 from tests.unit.graph.sketch import Sketch
 
 
@@ -15,7 +15,7 @@ from tests.unit.graph.sketch import Sketch
     (1, 1, 7, 7), (1, 8, 7, 7), (1009, 4, 0, 0),
 ])  # fmt: skip
 def test_the_batch_is_a_factor_of_what_grows_with_it(old, new, given, expected) -> None:
-    assert rebinding(old, new)(given) == expected
+    assert batch_rescaler(old, new)(given) == expected
 
 
 def test_a_file_that_fixes_batch_one_has_its_kernels() -> None:

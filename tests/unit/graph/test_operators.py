@@ -13,7 +13,7 @@ import pytest
 import dippm.model.graph
 from dippm.estimate.features.feature_spec import CLASS_OF_OPERATOR, OPERATOR_CLASSES
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.model.graph.dialects.names import NAMES, folded
+from dippm.model.graph.dialects.names import NAMES, fold_name
 from dippm.model.graph.dialects.readers import READERS
 from dippm.model.graph.operators import OPERATORS, Operator, operator
 from tests.unit.graph.sketch import BATCH, Sketch, ops
@@ -33,7 +33,7 @@ def missing(row: Operator) -> list[str]:
         and row.macs is None,
         "macs: a view computes nothing": row.category == "view" and row.macs is not None,
         f"autocast: {row.autocast!r}": row.autocast not in ("lower", "float32", "promote"),
-        f"spellings: {row.spellings} are not folded": any(s != folded(s) for s in row.spellings),
+        f"spellings: {row.spellings} are not folded": any(s != fold_name(s) for s in row.spellings),
     }
     return [f"{row.name}: {text}" for text, fails in checks.items() if fails]
 
@@ -61,7 +61,7 @@ def test_the_message_names_the_forgotten_column(forgotten: dict[str, object], co
 
 def test_no_spelling_has_two_meanings() -> None:
     rows = OPERATORS.values()
-    counts = Counter(s for row in rows for s in {folded(row.name), *row.spellings})
+    counts = Counter(s for row in rows for s in {fold_name(row.name), *row.spellings})
     assert [spelling for spelling, count in counts.items() if count > 1] == []
     assert set(NAMES.values()) == set(OPERATORS)
 

@@ -16,7 +16,7 @@ from dippm.estimate.conditions import Mode
 from dippm.estimate.models.allocator import MIB, CachingAllocator, reserved_bytes
 from dippm.estimate.models.footprint import MemoryFootprint
 from dippm.model.graph import build
-from dippm.model.graph.lifetimes import eager
+from dippm.model.graph.lifetimes import eager_lifetimes
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.relax.raw_graph import RawGraph
 from tests.unit.graph.sketch import BATCH, Sketch
@@ -245,5 +245,5 @@ def test_a_second_pass_finds_what_the_first_reserved() -> None:
 def test_what_no_step_makes_is_not_in_memory_however_long_it_is_held() -> None:
     program = chain(("",)).program
     held = replace(program, held={len(program.buffers): 2, 1: 2})
-    assert eager(held).keys() == eager(program).keys()
-    assert eager(held)[1].last == 2
+    assert eager_lifetimes(held).keys() == eager_lifetimes(program).keys()
+    assert eager_lifetimes(held)[1].last == 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.run import Run, Strides
 from dippm.model.graph.calls import OperatorCall
-from dippm.model.graph.strides import dense_in_order
+from dippm.model.graph.strides import dense_strides_like
 
 TYPED_RESULT = ("softmax", "log_softmax", "reduce_sum", "reduce_prod", "reduce_norm", "cumsum")
 """What autocast asks for a float32 result instead of casting the argument."""
@@ -32,7 +32,7 @@ def lower(run: Run, call: OperatorCall, position: int) -> None:
 def without_gaps(run: Run, position: int) -> Strides:
     """Return the strides of a copy that keeps the order of axes."""
     shape, strides = run.tensor(position).shape, run.state(position).strides
-    return dense_in_order(shape, strides) if all(strides) else strides
+    return dense_strides_like(shape, strides) if all(strides) else strides
 
 
 def weight_cast(run: Run, call: OperatorCall, position: int) -> int:

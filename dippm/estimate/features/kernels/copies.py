@@ -7,7 +7,7 @@ from dippm.estimate.features.kernels.layouts import images_last, view
 from dippm.estimate.features.kernels.run import Run, Strides
 from dippm.estimate.features.kernels.streaming import pass_over_memory
 from dippm.model.graph.calls import OperatorCall
-from dippm.model.graph.strides import contiguous, dense_in_order, view_strides
+from dippm.model.graph.strides import dense_strides, dense_strides_like, view_strides
 
 PARTIAL_WRITES = ("slicescatter", "selectscatter", "stridedslicescatter", "diagonalscatter")
 """Spellings of putting a part back into the tensor that it is a view of."""
@@ -19,8 +19,8 @@ def viewed(run: Run, call: OperatorCall) -> None:
         return
     source, out = call.inputs[0], call.outputs[0]
     shape, held = run.tensor(source).shape, run.state(source)
-    _copy(run, call, source, contiguous(shape))
-    strides = view_strides(shape, contiguous(shape), run.tensor(out).shape)
+    _copy(run, call, source, dense_strides(shape))
+    strides = view_strides(shape, dense_strides(shape), run.tensor(out).shape)
     run.make(out, held.width, strides, widened=held.widened)
 
 
@@ -42,10 +42,10 @@ def identity(run: Run, call: OperatorCall) -> None:
 def _wanted(run: Run, source: int, order: str, how: object) -> Strides:
     shape, held = run.tensor(source).shape, run.state(source).strides
     if order == "channels_last" and len(shape) == 4:
-        return dense_in_order(shape, (run.tensor(source).size, 1, 3, 2))
+        return dense_strides_like(shape, (run.tensor(source).size, 1, 3, 2))
     if order in ("", "preserve_format") and how != "contiguous" and all(held):
-        return dense_in_order(shape, held)
-    dense = contiguous(shape)
+        return dense_strides_like(shape, held)
+    dense = dense_strides(shape)
     return held if run.is_dense(source) else dense
 
 
@@ -76,7 +76,7 @@ def padded(run: Run, call: OperatorCall) -> None:
     if run.tensor(source).size < size:
         fill = Kernel.stream(call.node, "elementwise", size, held.width)._replace(read_bytes=0.0)
         run.emit(fill)
-    _copy(run, call, source, contiguous(run.tensor(source).shape))
+    _copy(run, call, source, dense_strides(run.tensor(source).shape))
     run.make(out, held.width)
 
 
@@ -107,7 +107,7 @@ def scattered(run: Run, call: OperatorCall) -> None:
         return
     source, held = call.inputs[-1], run.state(target)
     if not call.in_place:
-        _copy(run, call, target, contiguous(run.tensor(target).shape))
+        _copy(run, call, target, dense_strides(run.tensor(target).shape))
         run.make(target, held.width)
     size = run.tensor(source).size
     kernel = Kernel.stream(call.node, "gather", max(size, 1), held.width)

@@ -10,10 +10,10 @@ from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.draft import Shape
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.strides import (
-    contiguous,
-    dense_in_order,
+    broadcast_strides,
+    dense_strides,
+    dense_strides_like,
     is_channels_last,
-    spread,
     view_strides,
 )
 
@@ -38,7 +38,7 @@ def view(run: Run, call: OperatorCall) -> bool:
         run.share(out, source, strides)
         return True
     if call.op == "broadcast":
-        run.share(out, source, spread(shape, given, run.tensor(out).shape))
+        run.share(out, source, broadcast_strides(shape, given, run.tensor(out).shape))
         return True
     if is_complex(run.tensor(source).dtype) and not is_complex(run.tensor(out).dtype):
         given = tuple(2 * stride for stride in given)  # real or imaginary parts: every other number
@@ -52,8 +52,8 @@ def _renamed(run: Run, call: OperatorCall) -> Strides:
     """Return the strides of images whose axes are only named in another order."""
     shape = run.tensor(call.outputs[0]).shape
     if run.channels_last and tuple(call.attributes["permutation"]) == TO_CHANNELS_FIRST:
-        return dense_in_order(shape, (prod(shape), 1, 3, 2))
-    return contiguous(shape)
+        return dense_strides_like(shape, (prod(shape), 1, 3, 2))
+    return dense_strides(shape)
 
 
 def _taken(run: Run, call: OperatorCall, part: int) -> Strides:
@@ -64,7 +64,7 @@ def _taken(run: Run, call: OperatorCall, part: int) -> Strides:
     axis = call.attributes.get("axis")
     if isinstance(axis, int) and len(left) == len(shape) - 1:
         return tuple(stride for i, stride in enumerate(given) if i != axis % len(shape))
-    return contiguous(left)
+    return dense_strides(left)
 
 
 def elementwise_strides(run: Run, positions: Sequence[int], shape: Shape) -> Strides:
@@ -73,8 +73,8 @@ def elementwise_strides(run: Run, positions: Sequence[int], shape: Shape) -> Str
         if run.tensor(position).shape == shape:
             strides = run.state(position).strides
             if all(strides[axis] or n == 1 for axis, n in enumerate(shape)):
-                return dense_in_order(shape, strides)
-    return contiguous(shape)
+                return dense_strides_like(shape, strides)
+    return dense_strides(shape)
 
 
 def images_last(run: Run, position: int) -> bool:
@@ -90,5 +90,5 @@ def images_last(run: Run, position: int) -> bool:
 def image_strides(run: Run, source: int, shape: Shape) -> Strides:
     """Return the strides of images that a layer makes of others, in the same order."""
     if images_last(run, source):
-        return dense_in_order(shape, (prod(shape), 1, 3, 2))
-    return contiguous(shape)
+        return dense_strides_like(shape, (prod(shape), 1, 3, 2))
+    return dense_strides(shape)

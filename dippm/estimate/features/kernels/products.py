@@ -14,10 +14,10 @@ from dippm.model.graph.macs import is_complex, real_macs
 from dippm.model.graph.operators import operator
 from dippm.model.graph.rules.quantised import BYTES
 from dippm.model.graph.strides import (
-    contiguous,
-    dense_in_order,
+    broadcast_strides,
+    dense_strides,
+    dense_strides_like,
     is_channels_last,
-    spread,
     view_strides,
 )
 
@@ -139,7 +139,7 @@ def matmul(run: Run, call: OperatorCall) -> None:
     batch = out.shape[:-2]
     for position in (left, right):
         _gathered(run, call, position, batch)
-    turned = run.state(right).strides[-2:] != contiguous(b)[-2:]
+    turned = run.state(right).strides[-2:] != dense_strides(b)[-2:]
     product(
         run, call, "batched_gemm", (m, n, k), copies=copies, flops=flops, operands=[left, right]
     )
@@ -162,7 +162,7 @@ def _gathered(run: Run, call: OperatorCall, position: int, batch: tuple[int, ...
     full = (*batch, *tensor.shape[-2:])
     if len(full) <= BATCHED_RANK or len(tensor.shape) < 2:
         return
-    strides = spread(tensor.shape, held.strides, full)
+    strides = broadcast_strides(tensor.shape, held.strides, full)
     if view_strides(batch, strides[:-2], (prod(batch),)) is None:
         copied(run, call, position, prod(full))
 
@@ -171,7 +171,7 @@ def copied(run: Run, call: OperatorCall, position: int, elements: float) -> None
     """Launch the copy that makes a tensor dense for a call."""
     held = run.state(position)
     width, after = held.width, held.makers
-    length = run.run_length(position, contiguous(run.tensor(position).shape))
+    length = run.run_length(position, dense_strides(run.tensor(position).shape))
     row = run.tensor(position).shape[-1] if run.tensor(position).shape else 1
     kernel = Kernel.stream(call.node, "copy", elements, width)
     kernel = kernel._replace(
@@ -183,7 +183,7 @@ def copied(run: Run, call: OperatorCall, position: int, elements: float) -> None
     )
     at = run.emit(kernel, after=after)
     run.states[position] = replace(
-        held, width=width, strides=contiguous(run.tensor(position).shape), makers=(at,)
+        held, width=width, strides=dense_strides(run.tensor(position).shape), makers=(at,)
     )
 
 
@@ -195,7 +195,7 @@ def dense_image(run: Run, call: OperatorCall, position: int) -> None:
     tensor, held = run.tensor(position), run.state(position)
     if tensor.is_parameter or run.is_dense(position) or len(tensor.shape) < BATCHED_RANK:
         return
-    kept = dense_in_order(tensor.shape, held.strides)
+    kept = dense_strides_like(tensor.shape, held.strides)
     if kept != held.strides:
         copied(run, call, position, tensor.size)
         if is_channels_last(tensor.shape, held.strides):

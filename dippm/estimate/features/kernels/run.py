@@ -14,7 +14,7 @@ from dippm.model.graph.calls import CallSequence, OperatorCall, Tensor
 from dippm.model.graph.draft import item_bytes
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.operators import operator
-from dippm.model.graph.strides import contiguous, dense_in_order
+from dippm.model.graph.strides import dense_strides, dense_strides_like
 
 Strides = tuple[int, ...]
 HALF: tuple[Precision, ...] = ("fp16", "bf16")
@@ -85,9 +85,9 @@ class Run:
         self.cast_weights: dict[tuple[int, ...], int] = {}
         for position in sequence.inputs:
             tensor = sequence.tensors[position]
-            strides = contiguous(tensor.shape)
+            strides = dense_strides(tensor.shape)
             if channels_last and len(tensor.shape) == 4:
-                strides = dense_in_order(tensor.shape, (tensor.size, 1, 3, 2))
+                strides = dense_strides_like(tensor.shape, (tensor.size, 1, 3, 2))
             self.states[position] = State(self.natural_width(tensor), strides)
 
     @contextmanager
@@ -105,7 +105,7 @@ class Run:
         """Return what is known of a tensor; parameters are dense."""
         if position not in self.states:
             tensor = self.tensor(position)
-            self.states[position] = State(self.natural_width(tensor), contiguous(tensor.shape))
+            self.states[position] = State(self.natural_width(tensor), dense_strides(tensor.shape))
         return self.states[position]
 
     def natural_width(self, tensor: Tensor) -> int:
@@ -124,7 +124,7 @@ class Run:
     def is_dense(self, position: int) -> bool:
         """Return whether a tensor lies in memory in the order of its axes."""
         shape, strides = self.tensor(position).shape, self.state(position).strides
-        dense = contiguous(shape)
+        dense = dense_strides(shape)
         return all(n == 1 or s == d for n, s, d in zip(shape, strides, dense, strict=True))
 
     def run_length(self, position: int, strides: Strides) -> int:
@@ -151,7 +151,7 @@ class Run:
         """Note what the last kernel wrote."""
         shape = self.tensor(position).shape
         makers = (len(self.kernels) - 1,) if self.kernels else ()
-        self.states[position] = State(width, strides or contiguous(shape), makers, widened)
+        self.states[position] = State(width, strides or dense_strides(shape), makers, widened)
 
     def share(self, position: int, source: int, strides: Strides | None = None) -> None:
         """Note that a tensor is a view of another one, perhaps of its parts as complex numbers."""
@@ -159,7 +159,7 @@ class Run:
         self.states[position] = replace(
             held,
             width=self._width_of_view(position, source),
-            strides=strides or contiguous(self.tensor(position).shape),
+            strides=strides or dense_strides(self.tensor(position).shape),
         )
 
     def _width_of_view(self, position: int, source: int) -> int:

@@ -18,7 +18,7 @@ from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.draft import Shape
 from dippm.model.graph.macs import real_flops
 from dippm.model.graph.operators import is_elementwise, operator
-from dippm.model.graph.strides import contiguous
+from dippm.model.graph.strides import dense_strides
 
 WANTS_DENSE = ("layer_norm", "rms_norm", "softmax", "log_softmax", "roll", "cumsum", "l2_normalize")
 KEEPS_IMAGES = ("batch_norm", "max_pool", "avg_pool", "resize", "global_avg_pool", "group_norm")
@@ -144,14 +144,14 @@ def _wants_dense(run: Run, call: OperatorCall, source: int) -> bool:
 def _result_strides(run: Run, call: OperatorCall, operands: list[int]) -> Strides:
     shape = run.tensor(call.outputs[0]).shape
     if not operands:
-        return contiguous(shape)
+        return dense_strides(shape)
     if call.op in KEEPS_IMAGES and len(shape) == len(run.tensor(operands[0]).shape) == 4:
         return image_strides(run, operands[0], shape)
     if call.op == "concat" and all(images_last(run, p) for p in operands):
         return image_strides(run, operands[0], shape)
     if is_elementwise(call.op):
         return elementwise_strides(run, operands, shape)
-    return contiguous(shape)
+    return dense_strides(shape)
 
 
 def _is_strided(run: Run, operands: list[int], strides: Strides) -> bool:

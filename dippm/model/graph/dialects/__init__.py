@@ -1,4 +1,4 @@
-"""How each importer spells operators, and what that means in canonical terms."""
+"""Readers of the importers' dialects: operators as each spells them → canonical operators."""
 
 from __future__ import annotations
 

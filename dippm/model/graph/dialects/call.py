@@ -1,4 +1,4 @@
-"""`RawCall`: one raw operator while it is read."""
+"""`RawCall`: one raw operator while a reader translates it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dippm.model.relax.raw_graph import Attribute
 
 
 class RawCall:
-    """A raw operator with its values, and the draft that its reading goes to."""
+    """A raw operator with its values, and the draft that receives its nodes."""
 
     def __init__(
         self,
@@ -29,11 +29,11 @@ class RawCall:
         return self.outputs[0].shape
 
     def emit(self, op: str, inputs: Sequence[Value], **attributes: Any) -> Node:
-        """Write a node that produces this call's results."""
+        """Append a node that computes this call's results."""
         return self.draft.emit(op, inputs, outputs=self.outputs, **attributes)
 
     def first(self, op: str, inputs: Sequence[Value], **attributes: Any) -> bool:
-        """Write a node that produces the first result only; the others have no meaning here."""
+        """Append a node that computes the first result only; the others are not modelled."""
         self.draft.emit(op, inputs, outputs=self.outputs[:1], **attributes)
         return True
 
@@ -46,11 +46,11 @@ class RawCall:
         dtype: str | None = None,
         **attributes: Any,
     ) -> Value:
-        """Write a node that leads to this call's result; return what it produces."""
+        """Append an intermediate node of this call; return its result."""
         return self.draft.emit(op, inputs, shape=shape, dtype=dtype, **attributes).out
 
     def view(self, op: str, value: Value, shape: Shape, **attributes: Any) -> Value:
-        """Return another view of a value; of a parameter it is a parameter, and no node."""
+        """Return a view of a value; a view of a parameter is a parameter and needs no node."""
         if not value.is_static:
             return self.step(op, [value], shape, **attributes)
         view = Value(shape, value.dtype, name=value.name)
@@ -59,7 +59,7 @@ class RawCall:
         return view
 
     def integers(self, *names: str) -> tuple[int, ...] | None:
-        """Return the first of these attributes that is there, as integers."""
+        """Return the first of these attributes that exists as integers, None if none does."""
         for name in names:
             value = self.attributes.get(name)
             if isinstance(value, tuple):
@@ -69,7 +69,7 @@ class RawCall:
         return None
 
     def integer(self, *names: str, default: int) -> int:
-        """Return the first of these attributes that is there, else the default."""
+        """Return the first of these attributes that exists as an integer, else the default."""
         values = self.integers(*names)
         return values[0] if values else default
 
@@ -90,7 +90,7 @@ class RawCall:
         return default
 
     def axes(self, *names: str) -> tuple[int, ...]:
-        """Return axes of the first argument, not negative, sorted; all if none is given."""
+        """Return non-negative, sorted axes of the first argument; all axes if none is given."""
         rank = len(self.inputs[0].shape)
         given = self.integers(*(names or ("axis", "axes", "dim", "dims", "reduction_indices")))
         if not given:
@@ -98,6 +98,6 @@ class RawCall:
         return tuple(sorted({axis % rank for axis in given})) if rank else ()
 
     def axis(self, *names: str, default: int) -> int:
-        """Return one axis of the first argument, not negative."""
+        """Return one non-negative axis of the first argument."""
         rank = max(len(self.inputs[0].shape), 1)
         return self.integer(*(names or ("axis", "dim")), default=default) % rank

@@ -1,4 +1,4 @@
-"""Reading of operators that frameworks compose of others: distances, losses, shuffles, chains."""
+"""Readers of composed operators: distances, losses, shuffles, chains of products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dippm.model.graph.draft import Shape, Value
 Reader = Callable[[RawCall], bool]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _PRODUCT_FROM = 25
-"""Rows from which torch computes distances by a matrix product."""
+"""Number of rows from which torch computes distances by a matrix product."""
 
 
 def _plus(terms: list[str], out: str) -> Reader:

@@ -1,4 +1,4 @@
-"""Reading of convolutions and pools: layouts, paddings, implied attributes."""
+"""Readers of convolutions and pools: layouts, paddings, implied attributes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ints = tuple[int, ...]
 
 
 def _repeated(values: Ints | None, rank: int, default: int) -> Ints:
-    """Bring a per-axis attribute to `rank` entries; a 4-entry form with N and C loses those."""
+    """Return a per-axis attribute with `rank` entries, without those of N and C in a long form."""
     if not values:
         return (default,) * rank
     if len(values) == rank + 2:
@@ -22,7 +22,7 @@ def _repeated(values: Ints | None, rank: int, default: int) -> Ints:
 
 
 def _weight_first(shape: Shape, layout: str) -> Shape:
-    """Return a weight's shape as outer, inner, spatial (O, I, ... or I, O, ...) by its layout."""
+    """Return a weight's shape with spatial axes last (O, I, ... or I, O, ...), by its layout."""
     if layout and set(layout) >= {"O", "I"}:
         outer, inner = layout.index("O"), layout.index("I")
         spatial = [i for i in range(len(layout)) if i not in (outer, inner)]
@@ -31,7 +31,7 @@ def _weight_first(shape: Shape, layout: str) -> Shape:
 
 
 def _padding(call: RawCall, source: Shape, out: Shape, *, kernel: Ints, strides: Ints) -> Ints:
-    """Return explicit padding: all begins, then all ends."""
+    """Return the explicit padding: all begins, then all ends."""
     rank = len(kernel)
     explicit = call.integers("padding", "pads", "explicit_paddings")
     if explicit:
@@ -131,7 +131,7 @@ def _depthwise(call: RawCall) -> bool:
 
 
 def _convolution(call: RawCall) -> bool:
-    """`aten.convolution` is both kinds."""
+    """`aten.convolution` is a convolution or a transposed one, as an attribute says."""
     return _conv_transpose(call) if call.attributes.get("transposed") else _conv(call)
 
 

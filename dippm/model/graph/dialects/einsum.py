@@ -1,8 +1,9 @@
-"""Reading of `einsum`: any equation becomes products, sums and views, as frameworks run it.
+"""Reader of `einsum`: any equation becomes products, sums and views, as frameworks run it.
 
-Operands are contracted two at a time from the left (or along the path that the exporter gives). An
-axis that only one operand has, and the result has not, is summed first. What two operands share and
-the rest does not want is a product's inner axis; without one, it is an element-wise product.
+Operands are contracted two at a time from the left, or along the exporter's path. An axis that only
+one operand has, and the result has not, is summed first. An axis that two operands share and
+neither the result nor other operands have is the inner axis of a product; without one, the product
+is element-wise.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def contract(call: RawCall, terms: list[str], out: str) -> bool:
         right, left = operands.pop(second), operands.pop(first)
         rest = out + "".join(letters for _, letters in operands)
         operands.append(_pair(call, left, right, rest, sizes))
-        if not path:  # torch puts the result last, but goes on from the left without a path
+        if not path:  # torch appends the result, but without a path it continues from the left
             operands.insert(0, operands.pop())
     value, letters = _sum(call, operands[0], out)
     order = tuple(letters.index(i) for i in out if i in letters)
@@ -41,7 +42,7 @@ def contract(call: RawCall, terms: list[str], out: str) -> bool:
 
 
 def sums_products(equation: str) -> bool:
-    """Return whether some operands share an axis that the result has not, as in a layer."""
+    """Return whether operands share an axis that the result lacks, as in a dense layer."""
     left, arrow, out = equation.partition("->")
     terms = left.replace(".", "").replace(" ", "").split(",")
     shared = {i for n, term in enumerate(terms) for i in term if i in "".join(terms[n + 1 :])}
@@ -76,7 +77,7 @@ def _einsum(call: RawCall) -> bool:
 
 
 def _diagonal(call: RawCall, value: Value, letters: str) -> Operand:
-    """Return an operand whose axes are all different: a repeated one is its diagonal, a view."""
+    """Return an operand without repeated axes: a repetition is the diagonal, a view."""
     kept = "".join(dict.fromkeys(letters))
     if kept == letters:
         return value, letters
@@ -85,7 +86,7 @@ def _diagonal(call: RawCall, value: Value, letters: str) -> Operand:
 
 
 def _sum(call: RawCall, operand: Operand, wanted: str) -> Operand:
-    """Sum over the axes that nothing else wants."""
+    """Sum over the axes that neither the result nor another operand has."""
     value, letters = operand
     axes = tuple(i for i, letter in enumerate(letters) if letter not in wanted)
     if not axes:
@@ -100,7 +101,7 @@ def _sum(call: RawCall, operand: Operand, wanted: str) -> Operand:
 def _pair(
     call: RawCall, left: Operand, right: Operand, rest: str, sizes: dict[str, int]
 ) -> Operand:
-    """Contract two operands; `rest` are the axes that the result and the other operands have."""
+    """Contract two operands; `rest` are the axes of the result and of the other operands."""
     left = _sum(call, _narrowed(call, left, sizes), rest + right[1])
     right = _sum(call, _narrowed(call, right, sizes), rest + left[1])
     (a, ours), (b, theirs) = left, right
@@ -128,7 +129,7 @@ def _pair(
 
 
 def _narrowed(call: RawCall, operand: Operand, sizes: dict[str, int]) -> Operand:
-    """Drop axes of size one where another operand is wider: they broadcast."""
+    """Drop axes of size one that broadcast, because another operand is larger there."""
     value, letters = operand
     kept = "".join(i for i, n in zip(letters, value.shape, strict=True) if n == sizes[i])
     shape = tuple(sizes[i] for i in kept)

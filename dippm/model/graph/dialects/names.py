@@ -1,9 +1,9 @@
-"""Names that mean the same without a look at attributes: dialect's name → canonical name.
+"""Operator names that need no look at attributes: dialect's name → canonical name.
 
 A key is the operator's name without dialect prefix, in lower case and without underscores
 ("nn.leakyrelu", "aten.leaky_relu" and "onnx.LeakyRelu" are all "leakyrelu"); a key with its
-dialect ("tf.sub") wins over the bare one. The spellings stand in the operator table; operators
-that need a closer look have a reader as well, see `readers`.
+dialect ("tf.sub") wins over the bare one. The spellings are in the operator table; operators whose
+canonical form depends on attributes also have a reader, see `readers`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _BY_DIALECT = {
     "onnx.max": "maximum",
     "onnx.min": "minimum",
 }
-"""Where one dialect means something else by a name than the others."""
+"""Names that mean something else in one dialect than in the others."""
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return a name in lower case and without underscores."""
     return name.replace("_", "").lower()
 
 
 NAMES: dict[str, str] = {
-    **{folded(name): name for name in OPERATORS},
+    **{fold_name(name): name for name in OPERATORS},
     **{spelling: row.name for row in OPERATORS.values() for spelling in row.spellings},
     **_BY_DIALECT,
 }
@@ -41,10 +41,10 @@ IDENTITIES = frozenset(_IDENTITIES.split())
 """Folded names of operators that compute nothing at inference."""
 
 
-def fold(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """Return (dialect, bare name), both folded."""
     dialect, _, bare = name.rpartition(".")
-    return dialect.lower(), folded(bare)
+    return dialect.lower(), fold_name(bare)
 
 
 def canonical_name(dialect: str, bare: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Reading of matrix products and attention."""
+"""Readers of matrix products and attention."""
 
 from __future__ import annotations
 

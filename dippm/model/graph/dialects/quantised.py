@@ -1,6 +1,6 @@
-"""Reading of 8-bit operators: a product of integers is the product that it is.
+"""Readers of 8-bit operators: a product of integers is read as an ordinary product.
 
-The scales and zero points of an operator are numbers or vectors: what they cost is in its kernel.
+Scales and zero points are numbers or vectors; their cost is part of the operator's kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Reader = Callable[[RawCall], bool]
 
 
 def _with_operands(reader: Reader, *positions: int) -> Reader:
-    """Read as the operator on numbers, without scales and zero points."""
+    """Return a reader that drops scales and zero points and reads the rest as usual."""
 
     def read(call: RawCall) -> bool:
         call.inputs = [call.inputs[i] for i in positions if i < len(call.inputs)]
@@ -36,7 +36,7 @@ def _quantize(op: str) -> Reader:
 
 
 def _dynamic(call: RawCall) -> bool:
-    """Scale and zero point come from the smallest and the largest value of the tensor itself."""
+    """Read a quantisation whose scale and zero point come from the tensor's own extremes."""
     source = call.inputs[0]
     axes = tuple(range(len(source.shape)))
     for op, out in zip(("reduce_max", "reduce_min"), call.outputs[1:3], strict=False):

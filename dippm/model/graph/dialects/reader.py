@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dippm.base.progress import counted
 from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.dialects.einsum import sums_products
-from dippm.model.graph.dialects.names import IDENTITIES, canonical_name, fold
+from dippm.model.graph.dialects.names import IDENTITIES, canonical_name, split_name
 from dippm.model.graph.dialects.readers import READERS
 from dippm.model.graph.draft import Draft, Value
 from dippm.model.graph.operators import Operator, operator
@@ -18,12 +18,12 @@ _COPIES = frozenset({"clone", "contiguous"})
 
 
 def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
-    """Return a draft of a raw graph; operators without a canonical name keep their own.
+    """Return the draft of a raw graph; operators without a canonical name keep their own.
 
     Args:
-        raw: what a frontend read.
-        keep_static: whether operators on parameters alone are nodes too, all of them; their results
-            are static still.
+        raw: operators as a frontend read them.
+        keep_static: whether all operators on parameters alone become nodes too; their results
+            remain static.
     """
     draft = Draft(raw.batch)
     values = [Value(v.shape, v.dtype, name=v.name) for v in raw.values]
@@ -35,7 +35,9 @@ def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
             draft.parameters[position] = (source.shape, source.dtype)
     draft.inputs = [values[i] for i in raw.inputs]
     draft.outputs = [values[i] for i in raw.outputs]
-    tables = Tables(frozenset(), frozenset()) if keep_static else find_tables(raw)
+    tables = (
+        ParameterLayers(frozenset(), frozenset()) if keep_static else find_parameter_layers(raw)
+    )
     cloned: dict[int, Value] = {}
     operators = counted(raw.operators, len(raw.operators), "naming operator")
     for position, one in enumerate(operators):
@@ -59,18 +61,18 @@ def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
         if isinstance(until, int) and (maker := call.outputs[0].producer) is not None:
             maker.held_until = max(maker.held_until, until)
     draft.path, draft.origin = "", -1
-    draft.beside.extend(values[i] for i in unread_results(raw) if values[i].producer is not None)
+    draft.unread.extend(values[i] for i in unread_results(raw) if values[i].producer is not None)
     return draft
 
 
 def _read_table(
     call: RawCall, operator: RawOperator, cloned: dict[int, Value], *, makes_weight: bool
 ) -> None:
-    """Read an operator on parameters alone as a node, see `find_tables`."""
+    """Read an operator on parameters alone as a node; see `find_parameter_layers`."""
     if makes_weight:
         fold_static(call)
         call.outputs = [Value(out.shape, out.dtype) for out in call.outputs]
-        call.draft.beside.extend(call.outputs[:1])
+        call.draft.unread.extend(call.outputs[:1])
     if all(value.is_static for value in call.inputs):
         for slot in data_slots(operator, [v.shape for v in call.inputs]):
             value = call.inputs[slot]
@@ -79,16 +81,16 @@ def _read_table(
 
 
 def _is_made_for_batch(constant: RawValue, raw: RawGraph) -> bool:
-    """Tell whether a constant is a number or sized by the batch, thus no part of the model.
+    """Return whether a constant is one number or sized by the batch, thus no weight.
 
-    Exporters fold initial states and masks for the batch that they were given.
+    Exporters fold initial states and masks for the batch of the export.
     """
     sized = raw.batch_is_symbolic and any(n and n % raw.batch == 0 for n in constant.shape)
     return sized or constant.scalar is not None
 
 
 def _read_call(call: RawCall) -> None:
-    dialect, bare = fold(call.name)
+    dialect, bare = split_name(call.name)
     name = canonical_name(dialect, bare)
     keys = (f"{dialect}.{bare}", bare, name or "")
     reader = next((READERS[key] for key in keys if key in READERS), None)
@@ -102,11 +104,11 @@ def _read_call(call: RawCall) -> None:
     call.emit(name or call.name, call.inputs)
 
 
-# R1: whatever depends only on parameters and constants is no part of the graph.
+# R1: values that depend only on parameters and constants are not part of the graph.
 #
-# It happens while reading, because weights must be told from activations before anything else.
-# What an eager framework computes from parameters on every pass (a relative position bias, a
-# standardised weight) is remembered on the value that results.
+# This happens while reading, because everything else needs weights and activations apart. Work that
+# an eager framework repeats on every pass (a relative position bias, a standardised weight) is
+# recorded on the resulting value.
 
 
 _FREE_NAMES = """
@@ -118,7 +120,7 @@ _FREE = frozenset(_FREE_NAMES.split())
 
 
 def fold_static(call: RawCall) -> bool:
-    """Mark the results of a call static if all its arguments are; return whether they are."""
+    """Mark the results of a call static if all its arguments are; return whether that is so."""
     if not all(value.is_static for value in call.inputs):
         return False
     roots = frozenset(root for value in call.inputs for root in value.roots)
@@ -135,23 +137,23 @@ def fold_static(call: RawCall) -> bool:
 
 
 def _work(raw_name: str) -> str:
-    """Return the canonical name of the kernel that a static operator launches, "" if none."""
-    dialect, bare = fold(raw_name)
+    """Return the canonical name of a static operator that launches a kernel, else ""."""
+    dialect, bare = split_name(raw_name)
     if bare in _FREE or bare in IDENTITIES:
         return ""
     name = canonical_name(dialect, bare) or bare
     return "" if operator(name).category == "view" else name
 
 
-# Layers whose result nobody reads: the text branch of a last block, a head that is not returned.
+# Layers with an unread result: the text branch of a last block, a head that is not returned.
 #
-# Eager PyTorch runs what is written, so they are nodes beside the graph, with what follows them.
-# What is dead without a layer (a mask, a shape) is no node: it costs next to nothing. Other
-# frameworks prune before they run.
+# Eager PyTorch runs them, so they and their successors are nodes that lead to no output. Dead code
+# without a layer (a mask, a shape) is dropped: it costs next to nothing. Other frameworks prune
+# before they run.
 
 
 def unread_results(raw: RawGraph) -> tuple[int, ...]:
-    """Return the positions of the values that unread layers end in; empty unless they are run."""
+    """Return the positions of the last values after unread layers; empty if they do not run."""
     if not raw.runs_unread:
         return ()
     needed = set(raw.outputs)
@@ -179,31 +181,31 @@ def unread_results(raw: RawGraph) -> tuple[int, ...]:
 # Layers on parameters alone: position tables through an MLP, rotary tables, learned queries.
 #
 # An eager framework runs them on every pass, and so does a compiler that takes parameters as
-# inputs, as torch.compile does unless told to freeze them: they are nodes of the graph, with their
-# MACs. What leads to them and what follows them are nodes too. A product that only makes a weight
-# (the norm of a spectral norm, a merged adapter) is a node beside the graph, and the weight stays a
-# weight. Anything else that depends on parameters alone is no node.
+# inputs, as torch.compile does unless it freezes them. So they are nodes of the graph with their
+# MACs, and so are the operators before and after them. A product that only computes a weight (the
+# norm of a spectral norm, a merged adapter) is a node that leads to no output, and the weight
+# remains a weight. No other operator on parameters alone is a node.
 
 
 _LEFT = {"addmm": 1, "baddbmm": 1, "addmv": 1, "addbmm": 1}
-"""Where the left factor stands, if it is not the first argument."""
+"""Position of the left factor by operator, if it is not the first argument."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
-    """Positions of raw operators that work on parameters alone and are counted.
+class ParameterLayers:
+    """Positions of the raw operators on parameters alone that become nodes.
 
     Attributes:
-        layers: whose results are activations.
-        makers: whose results are weights.
+        layers: operators whose results are activations.
+        makers: operators whose results are weights.
     """
 
     layers: frozenset[int]
     makers: frozenset[int]
 
 
-def find_tables(raw: RawGraph) -> Tables:
-    """Tell which operators on parameters alone are counted as layers."""
+def find_parameter_layers(raw: RawGraph) -> ParameterLayers:
+    """Return the operators on parameters alone that become nodes."""
     static = [value.kind in ("parameter", "constant") for value in raw.values]
     alone = []
     for operator_ in raw.operators:
@@ -213,9 +215,9 @@ def find_tables(raw: RawGraph) -> Tables:
             static[i] = depends
     heavy = {i for i, o in enumerate(raw.operators) if alone[i] and multiplies(o)}
     if not heavy:
-        return Tables(frozenset(), frozenset())
-    data = [False] * len(raw.values)  # whether anything reads the value other than as a weight
-    wanted = [False] * len(raw.values)  # whether a layer that is kept reads it
+        return ParameterLayers(frozenset(), frozenset())
+    data = [False] * len(raw.values)  # whether the value is read other than as a weight
+    wanted = [False] * len(raw.values)  # whether a kept layer reads the value
     for i in raw.outputs:
         data[i] = True
     layers: set[int] = set()
@@ -234,11 +236,11 @@ def find_tables(raw: RawGraph) -> Tables:
                 as_weight = _is_weight(call, row, slot, len(raw.values[i].shape))
                 data[i] = data[i] or (read and not as_weight)
                 wanted[i] = wanted[i] or ((kept or needed) and not as_weight)
-    return Tables(frozenset(layers), frozenset(heavy - layers))
+    return ParameterLayers(frozenset(layers), frozenset(heavy - layers))
 
 
 def data_slots(call: RawOperator, shapes: Sequence[tuple[int, ...]]) -> list[int]:
-    """Return which arguments of a layer on parameters stand for its activations."""
+    """Return the positions of the arguments that play the role of a layer's activations."""
     row = _row(call)
     if row.kernel == "gather":
         return [1] if len(call.inputs) > 1 else [0]
@@ -252,14 +254,14 @@ def data_slots(call: RawOperator, shapes: Sequence[tuple[int, ...]]) -> list[int
 
 
 def as_data(value: Value) -> Value:
-    """Return a static value as an activation that nothing in the graph makes."""
+    """Return a static value as an activation without a producer in the graph."""
     data = Value(value.shape, value.dtype, name=value.name)
     data.static_work = value.static_work
     return data
 
 
 def _row(call: RawOperator) -> Operator:
-    dialect, bare = fold(call.name)
+    dialect, bare = split_name(call.name)
     return operator(canonical_name(dialect, bare) or "")
 
 
@@ -272,8 +274,8 @@ def multiplies(call: RawOperator) -> bool:
 
 
 def _works(call: RawOperator, row: Operator, raw: RawGraph) -> bool:
-    """Tell whether an operator before a layer launches something that is worth a node."""
-    identity = fold(call.name)[1] in IDENTITIES
+    """Return whether an operator before a layer launches a kernel that is worth a node."""
+    identity = split_name(call.name)[1] in IDENTITIES
     free = row.category == "view" or row.kernel == "none" or identity
     out = raw.values[call.outputs[0]] if call.outputs else None
     if free or not call.inputs or out is None or "float" not in out.dtype:
@@ -282,10 +284,10 @@ def _works(call: RawOperator, row: Operator, raw: RawGraph) -> bool:
 
 
 def _is_weight(call: RawOperator, row: Operator, slot: int, rank: int) -> bool:
-    """Tell whether an argument of a layer is its weight."""
+    """Return whether an argument of a layer is its weight."""
     if row.category == "recurrent" or row.category == "norm":
         return slot > 0
     if row.macs is None or row.name == "attention":
         return False
-    left = _LEFT.get(fold(call.name)[1], 0)
+    left = _LEFT.get(split_name(call.name)[1], 0)
     return slot != left and (row.kernel == "convolution" or rank <= 2)

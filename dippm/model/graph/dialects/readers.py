@@ -1,4 +1,4 @@
-"""Operators whose canonical form depends on their attributes."""
+"""Readers of operators whose canonical form depends on their attributes."""
 
 from __future__ import annotations
 
@@ -189,4 +189,4 @@ READERS: dict[str, Reader] = {
     "squareddifference": _squared_difference,
     "threshold": _threshold,
 }
-"""By canonical name, or by a folded spelling (with its dialect, if need be) that means more."""
+"""Reader by canonical name, or by a folded spelling (with its dialect) that implies more."""

@@ -1,4 +1,4 @@
-"""Reading of recurrent layers: one node each, whatever the dialect."""
+"""Readers of recurrent layers: one node per operator in every dialect."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from math import prod
 
 from dippm.errors import ConversionError
 from dippm.model.graph.dialects.call import RawCall
-from dippm.model.graph.dialects.names import fold
+from dippm.model.graph.dialects.names import split_name
 
 MOST_PACKED_LAYERS = 64
-"""Of a recurrent operator whose weights are packed; the deepest that are known have eight."""
+"""Maximum depth of a recurrent operator with packed weights; known models have at most 8."""
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
@@ -19,7 +19,7 @@ def _recurrent(op: str) -> Callable[[RawCall], bool]:
     def read(call: RawCall) -> bool:
         source = call.inputs[0]
         weights = [v for v in call.inputs[1:] if v.roots and sum(n > 1 for n in v.shape) >= 2]
-        states = [v for v in call.inputs[1:] if not v.is_static]  # of an encoder, for instance
+        states = [v for v in call.inputs[1:] if not v.is_static]  # initial states
         input_size = source.shape[-1]
         hidden = call.integer("hidden_size", "units", default=0) or _hidden(op, call)
         layers = call.integer("num_layers", "layers", default=1)
@@ -49,13 +49,13 @@ def _recurrent(op: str) -> Callable[[RawCall], bool]:
 
 
 def _check_layers(call: RawCall, layers: int, directions: int) -> None:
-    """Refuse layers that the call brings no weights for: each becomes a node.
+    """Refuse more layers than the call has weights for, because each becomes a node.
 
-    PyTorch gives every layer and direction two matrices, and two biases if it has any; other
-    frameworks may pack the weights of some layers into one tensor.
+    In PyTorch every layer and direction has two matrices, and two biases if any; other
+    frameworks may pack the weights of several layers into one tensor.
 
     Raises:
-        ConversionError: if there are more, or less than one.
+        ConversionError: if there are more, or fewer than one.
     """
     tensors = len(call.inputs) - 1
     most = max(tensors, MOST_PACKED_LAYERS)
@@ -70,7 +70,7 @@ def _check_layers(call: RawCall, layers: int, directions: int) -> None:
 
 
 def _hidden(op: str, call: RawCall) -> int:
-    """Read the hidden size from the first weight: (gates · hidden, input) in some order."""
+    """Return the hidden size, from the first weight: (gates · hidden, input) in some order."""
     gates, width = _GATES[op], call.inputs[0].shape[-1]
     for weight in call.inputs[1:]:
         sizes = [size for size in weight.shape if size != 1]
@@ -82,9 +82,9 @@ def _hidden(op: str, call: RawCall) -> int:
 
 
 def _steps(call: RawCall) -> int:
-    """Return the sequence length: the axis before the features that is not the batch."""
+    """Return the sequence length: the size of the axis before the features, but not the batch."""
     given = call.integer("steps", "sequence_length", default=0)
-    if given or fold(call.name)[1].endswith("cell"):
+    if given or split_name(call.name)[1].endswith("cell"):
         return given or 1
     shape, batch = call.inputs[0].shape, call.draft.batch
     leading = shape[:-1]

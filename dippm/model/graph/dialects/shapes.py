@@ -1,4 +1,4 @@
-"""Reading of operators that move, select or join data."""
+"""Readers of operators that move, select or join data."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def channels_first_axes(rank: int) -> tuple[int, ...]:
     return (0, rank - 1, *range(1, rank - 1))
 
 
-def permuted(shape: Shape, permutation: tuple[int, ...]) -> Shape:
+def permute(shape: Shape, permutation: tuple[int, ...]) -> Shape:
     """Return a shape with its axes permuted."""
     return tuple(shape[axis] for axis in permutation)
 
 
 def is_channels_last(call: RawCall) -> bool:
-    """Return whether a call says that its images hold channels in the last axis."""
+    """Return whether a call says that channels are the last axis of its images."""
     layout = call.text("data_layout", "layout", "data_format", default="NC")
     return len(layout) > 2 and layout.endswith("C")
 
 
 def channels_first(call: RawCall, build: Build) -> bool:
-    """Let `build` work on N, C, spatial; put layout changes around it where the call has none.
+    """Apply `build` to N, C, spatial; surround it with layout changes for other calls.
 
-    These changes are marked `layout`: no framework runs them, they only make shapes agree.
+    These changes are marked `layout`: they only make shapes agree, no framework runs them.
     """
     if not is_channels_last(call):
         result = build(call.inputs[0], call.out_shape)
@@ -46,16 +46,16 @@ def channels_first(call: RawCall, build: Build) -> bool:
     source = call.step(
         "transpose",
         call.inputs[:1],
-        permuted(call.inputs[0].shape, first),
+        permute(call.inputs[0].shape, first),
         permutation=first,
         layout=1,
     )
-    result = build(source, permuted(call.out_shape, first))
+    result = build(source, permute(call.out_shape, first))
     return call.first("transpose", [result], permutation=last, layout=1)
 
 
 def _rename(call: RawCall, result: Value) -> None:
-    """Let the node that made `result` write this call's own result."""
+    """Make the node that computes `result` write this call's own result."""
     node = result.producer
     assert node is not None
     node.outputs[0] = call.outputs[0]
@@ -80,7 +80,7 @@ def _swapped(rank: int, first: int, second: int) -> tuple[int, ...]:
 
 
 def _moved(call: RawCall) -> bool:
-    """`movedim`: the axes `source` go to the places `destination`, the others keep their order."""
+    """`movedim`: the axes `source` go to the positions `destination`, others keep their order."""
     rank = len(call.out_shape)
     moved = [axis % rank for axis in call.integers("source", "arg1") or ()]
     places = [axis % rank for axis in call.integers("destination", "arg2") or ()]
@@ -170,7 +170,7 @@ def _embedding(call: RawCall) -> bool:
 
 
 def _pad(call: RawCall) -> bool:
-    """Keep the widths as (begin, end) for each axis if they are known."""
+    """Keep the padding widths as (begin, end) per axis if they are known."""
     rank = len(call.out_shape)
     widths = call.integers("pad_width", "paddings", "pads")
     value = call.number("pad_value", "value", "constant_values", default=0.0)

@@ -1,7 +1,7 @@
 """The canonical rules, in the order in which they run.
 
-Each rule is one function from a draft to nothing: it changes the draft in place, looks at
-structure, shapes and dtypes only, and is tested by itself with graphs before and after.
+Each rule is a function that changes a draft in place. It looks at structure, shapes and dtypes
+only, and is tested by itself with graphs before and after.
 """
 
 from __future__ import annotations

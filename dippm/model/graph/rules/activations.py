@@ -1,4 +1,4 @@
-"""R6: activations get their names, however they are spelled."""
+"""R6: activation functions become one node, however they are spelled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Match = Callable[[Draft, Node], "tuple[Value, list[str], str] | None"]
 
 
 def name_activations(draft: Draft) -> None:
-    """Replace the pieces of an activation by one node."""
+    """Replace the operators that spell an activation function by one node."""
     for node in list(draft.nodes):
         if not node.alive:
             continue
@@ -27,7 +27,7 @@ def name_activations(draft: Draft) -> None:
 
 
 def _split_scalar(node: Node) -> tuple[Value, float] | None:
-    """Return (activation, number) of `x op number`; None if it is something else."""
+    """Return (activation, number) of `x op number`; None for any other node."""
     if len(node.inputs) != 2:
         return None
     left, right = node.inputs
@@ -44,7 +44,7 @@ def _near(number: float | None, target: float) -> bool:
 
 
 def _peel(value: Value, op: str, number: float) -> Value | None:
-    """Return `x` if `value` is `x op number`."""
+    """Return `x` if `value` is `x op number`, else None."""
     node = producer_of(value, op)
     pair = _split_scalar(node) if node else None
     return pair[0] if pair and _near(pair[1], number) else None
@@ -109,7 +109,7 @@ def _gelu(draft: Draft, node: Node) -> tuple[Value, list[str], str] | None:
 
 
 def _factors(draft: Draft, node: Node) -> tuple[list[Value | float], list[str]]:
-    """Return the factors of a product of products, and the operators that form it."""
+    """Return the factors of nested products, and the operators that form them."""
     factors: list[Value | float] = []
     operators = ["multiply"]
     for value in node.inputs:
@@ -158,7 +158,7 @@ def _is_scaled(value: Value, x: Value, number: float) -> bool:
 
 
 def _is_cubic(value: Value, x: Value) -> bool:
-    """Tell whether a value is made of `x` and numbers only, within a few steps."""
+    """Return whether a value is computed from `x` and numbers only, within a few steps."""
     pending, seen = [value], 0
     while pending and seen < 12:
         item = pending.pop()

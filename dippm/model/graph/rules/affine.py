@@ -1,4 +1,4 @@
-"""R2 and R10: biases vanish, batch norms fold into the convolution or dense layer before them."""
+"""R2 and R10: drop biases; fold batch norms into the convolution or dense layer before them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHIFTING = ("add", "subtract")
 
 
 def fold_affine(draft: Draft) -> None:
-    """Drop biases; fold batch norms, also those in pieces, into their convolution."""
+    """Drop biases; fold batch norms into their layer, also those spelled as several operators."""
     for node in draft.nodes:
         if node.alive and node.op in _SHIFTING:
             _drop_bias(draft, node)
@@ -34,7 +34,7 @@ def channel_axis(op: str, rank: int) -> int:
 
 
 def is_per_channel(value: Value, shape: tuple[int, ...], axis: int) -> bool:
-    """Tell whether a static value has one entry for each channel of `shape`, or one in all."""
+    """Return whether a static value has one entry per channel of `shape`, or a single one."""
     if not value.is_static:
         return False
     aligned = (1,) * (len(shape) - len(value.shape)) + value.shape
@@ -42,7 +42,7 @@ def is_per_channel(value: Value, shape: tuple[int, ...], axis: int) -> bool:
 
 
 def _operands(node: Node) -> tuple[Value, Value] | None:
-    """Return (activation, static) of an element-wise node; None if it has no such pair."""
+    """Return (activation, static) of an element-wise node; None for other operands."""
     if len(node.inputs) != 2:
         return None
     left, right = node.inputs
@@ -70,7 +70,7 @@ def _drop_bias(draft: Draft, node: Node) -> None:
 
 
 def _product_behind(value: Value) -> Node | None:
-    """Return the product with a parameter that a value is a view of."""
+    """Return the product with a parameter whose result a value is a view of."""
     while view := producer_of(value, "reshape"):
         value = view.inputs[0]
     dense = producer_of(value, "dense")
@@ -80,7 +80,7 @@ def _product_behind(value: Value) -> Node | None:
 
 
 def _covers(bias: Value, shape: tuple[int, ...], features: int) -> bool:
-    """Tell whether a bias has one entry for each feature, which may be split over the last axes."""
+    """Return whether a bias has one entry per feature; features may span several last axes."""
     sizes = list(bias.shape)
     while sizes and sizes[0] == 1:
         sizes.pop(0)
@@ -88,7 +88,7 @@ def _covers(bias: Value, shape: tuple[int, ...], features: int) -> bool:
 
 
 def _join_pieces(draft: Draft, last: Node) -> None:
-    """Make one `batch_norm` of a chain such as `(x - mean) * scale + offset`."""
+    """Replace a chain such as `(x - mean) * scale + offset` by one `batch_norm`."""
     user = draft.sole_user(last.out)
     if user is not None and user.op in (*_SCALING, *_SHIFTING) and _operands(user):
         return
@@ -119,7 +119,7 @@ def _join_pieces(draft: Draft, last: Node) -> None:
 
 
 def _looks_like_norm(chain: list[Node]) -> bool:
-    """A norm scales by a vector and shifts by a vector, on images."""
+    """Return whether a chain on images scales by a vector and shifts by a vector."""
     vectors = [(n.op, p[1].size > 1) for n in chain if (p := _operands(n))]
     scales = any(op in _SCALING and wide for op, wide in vectors)
     shifts = any(op in _SHIFTING and wide for op, wide in vectors)

@@ -24,7 +24,7 @@ _LONGEST = 12
 
 
 def recognise_attention(draft: Draft) -> None:
-    """Replace the pieces of softmax attention by one node each."""
+    """Replace the operators of each softmax attention by one node."""
     for node in list(draft.nodes):
         if node.alive and node.op == "batch_matmul":
             _recognise(draft, node)
@@ -62,7 +62,7 @@ def _recognise(draft: Draft, last: Node) -> None:
 
 
 def _heads(shape: tuple[int, ...], batch: int) -> int:
-    """Return the heads: the axis before the lengths; folded into the batch if there is none."""
+    """Return the number of heads: the axis before the lengths, or folded into the batch."""
     if len(shape) >= 4:
         return shape[-3]
     if len(shape) == 3 and shape[0] % batch == 0:
@@ -88,7 +88,7 @@ def _softmax_before(draft: Draft, value: Value) -> tuple[Node | None, list[str]]
 
 
 def _scores(draft: Draft, value: Value) -> tuple[Node, list[Value], list[str]] | None:
-    """Return (first product, tensors added to the scores, operators), going back from softmax."""
+    """Return (first product, tensors added to the scores, operators) before the softmax."""
     biases: list[Value] = []
     operators: list[str] = []
     for _ in range(_LONGEST):
@@ -111,7 +111,7 @@ def _scores(draft: Draft, value: Value) -> tuple[Node, list[Value], list[str]] |
 
 
 def _main_operand(draft: Draft, node: Node) -> Value | None:
-    """Return the argument that holds the scores: full size, and a product not far behind."""
+    """Return the argument that holds the scores: of full size, from a product a few nodes back."""
     candidates = [v for v in node.inputs if not v.is_static and v.size == node.out.size]
     if len(candidates) < 2:
         return candidates[0] if candidates else None
@@ -133,7 +133,7 @@ def _leads_to_product(draft: Draft, value: Value) -> bool:
 
 
 def _unscaled(draft: Draft, value: Value) -> tuple[Value, list[str]]:
-    """Step over a scale by a number, also behind views; the views move to what was scaled."""
+    """Skip a scale by a number, also behind views, which then apply to the unscaled value."""
     views: list[Node] = []
     inner = value
     while (view := producer_of(inner, *_VIEWS)) and draft.sole_user(inner):
@@ -153,7 +153,7 @@ def _unscaled(draft: Draft, value: Value) -> tuple[Value, list[str]]:
 
 
 def _untransposed(draft: Draft, key: Value) -> Value:
-    """Return the key as (..., length, width) if it was only transposed for the product."""
+    """Return the key as (..., length, width), without a transpose made for the product."""
     node = producer_of(key, "transpose")
     if node is None:
         return key

@@ -1,7 +1,7 @@
-"""R9, second half: views that give the same of the same are one node.
+"""R9, second half: equal views of the same value become one node.
 
-Operators that compute are never merged, though their arguments be equal: each is launched. Some
-exporters store equal weights once, so that merging would let weight values show in the graph.
+Operators that compute are never merged, even with equal arguments: each launches a kernel. Some
+exporters store equal weights once, so merging would make the graph depend on weight values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from dippm.model.graph.draft import Draft, Node
 
 _MERGED = ("transpose", "reshape", "broadcast", "split")
-"""Operators whose attributes and shapes say all of what they do; slices do not keep their start."""
+"""Operators that attributes and shapes describe completely; slices do not keep their start."""
 
 
 def merge_duplicates(draft: Draft) -> None:

@@ -1,4 +1,4 @@
-"""R4: identities vanish, views of views become one view, inverse permutations cancel."""
+"""R4: drop identities, merge views of views, cancel inverse permutations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _is_float(value: Value) -> bool:
 
 
 def _is_neutral(node: Node) -> bool:
-    """Tell `x + 0`, `x - 0`, `x * 1`, `x / 1` and `x ** 1`."""
+    """Return whether a node is `x + 0`, `x - 0`, `x * 1`, `x / 1` or `x ** 1`."""
     neutral = {"add": 0.0, "subtract": 0.0, "multiply": 1.0, "divide": 1.0, "power": 1.0}
     if node.op not in neutral or len(node.inputs) != 2:
         return False
@@ -68,7 +68,7 @@ def _merge_with_producer(draft: Draft, node: Node) -> None:
 
 
 def _skip_in_elementwise(draft: Draft, node: Node) -> None:
-    """Element-wise operators broadcast by themselves, as long as another argument is full size."""
+    """Drop a broadcast before an element-wise operator with another argument of full size."""
     for user in list(node.out.uses):
         if not is_elementwise(user.op) or user.inputs.count(node.out) > 1:
             continue

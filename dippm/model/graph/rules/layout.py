@@ -1,4 +1,4 @@
-"""R4: images are N, C, spatial. Layout changes sink below what does not care and cancel out."""
+"""R4: images become N, C, spatial. Layout changes sink below indifferent operators and cancel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ONE_AXIS = ("concat", "split", "softmax", "log_softmax", "batch_norm")
 
 
 def settle_layout(draft: Draft) -> None:
-    """Sink layout changes, let inverse ones cancel, make the rest plain views."""
+    """Sink layout changes, cancel inverse ones, and make the rest ordinary views."""
     _enter_channels_first(draft)
     if not any(_is_to_last(node) for node in draft.nodes):
         return
@@ -28,7 +28,7 @@ def settle_layout(draft: Draft) -> None:
 
 
 def _is_to_last(node: Node) -> bool:
-    """Tell whether a node brings N, C, spatial to N, spatial, C."""
+    """Return whether a node changes N, C, spatial to N, spatial, C."""
     if node.op != "transpose":
         return False
     rank = len(node.out.shape)
@@ -36,9 +36,9 @@ def _is_to_last(node: Node) -> bool:
 
 
 def _enter_channels_first(draft: Draft) -> None:
-    """Put a layout change and its inverse behind image inputs that are N, spatial, C.
+    """Insert a layout change and its inverse after image inputs that are N, spatial, C.
 
-    The inverse then sinks to the first operator that wants channels first, and cancels there.
+    The inverse then sinks to the first operator that needs channels first, and cancels there.
     """
     for image in draft.inputs:
         rank = len(image.shape)
@@ -57,7 +57,7 @@ def _enter_channels_first(draft: Draft) -> None:
 
 
 def _reaches_layout_change(image: Value) -> bool:
-    """Tell whether a change to channels first follows, behind operators that it can pass."""
+    """Return whether a change to channels first follows, after operators that it can pass."""
     pending, steps = [image], 0
     while pending and steps < 64:
         steps += 1
@@ -75,7 +75,7 @@ def _source(value: Value) -> Node | None:
 
 
 def _sink(draft: Draft, node: Node) -> None:
-    """Let a node work on N, C, spatial if its activations come from there."""
+    """Make a node work on N, C, spatial if its activations were changed from that layout."""
     if node.op == "transpose" and len(node.inputs) == 1:
         before = _source(node.inputs[0])
         if before is not None:
@@ -124,7 +124,7 @@ def _sink_through(draft: Draft, node: Node, _: int) -> None:
 
 
 def _moved_static(value: Value, rank: int) -> Value | None:
-    """Return a static or scalar argument as it looks beside N, C, spatial."""
+    """Return a static or scalar argument in a shape that broadcasts with N, C, spatial."""
     if value.size == 1 and (value.is_static or not value.shape):
         return value
     if not value.is_static or len(value.shape) > rank:
@@ -137,7 +137,7 @@ def _moved_static(value: Value, rank: int) -> Value | None:
 
 
 def _move_results(draft: Draft, node: Node, permutation: Permutation, *, virtual: bool) -> None:
-    """Let the node write N, C, spatial, and put the layout change behind it."""
+    """Make the node write N, C, spatial, and insert the layout change after it."""
     for i, out in enumerate(node.outputs):
         inner = [0] * len(out.shape)
         for axis, origin in enumerate(permutation):
@@ -181,7 +181,7 @@ def _sink_pad(draft: Draft, node: Node) -> None:
 
 
 def _restore_order(draft: Draft) -> None:
-    """Sort nodes so that producers come first, otherwise as they were."""
+    """Sort nodes so that producers come first, and keep the order otherwise."""
     position = {id(node): i for i, node in enumerate(draft.nodes)}
     ordered: list[Node] = []
     seen: set[int] = set()

@@ -1,8 +1,8 @@
-"""R7, first half: normalisations from their pieces.
+"""R7, first half: normalisations spelled as several operators become one node.
 
-Every spelling ends in a product with, or a division by, the root of a mean of squares. From that
-node the walk goes back to the tensor that is normalised; a scale and a shift by parameters that
-follow belong to it.
+Every spelling ends in a product with, or a division by, the root of a mean of squares. The search
+walks back from that node to the normalised tensor. A scale and a shift by parameters that follow
+belong to the norm.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SQUARES = ("square", "multiply", "power")
 
 
 def recognise_norms(draft: Draft) -> None:
-    """Replace the pieces of layer, RMS and group norms by one node."""
+    """Replace the operators of each layer, RMS and group norm by one node."""
     for node in list(draft.nodes):
         if not node.alive:
             continue
@@ -42,7 +42,7 @@ def _settle_groups(node: Node) -> None:
 
 
 def _from_reshaped_instances(draft: Draft, node: Node) -> None:
-    """Make a group norm of an instance norm over (images, groups, rest) and its reshapes."""
+    """Replace an instance norm over (images, groups, rest) and its reshapes by a group norm."""
     before = producer_of(node.inputs[0], "reshape")
     after = draft.sole_user(node.out)
     if node.op != "instance_norm" or before is None or after is None or after.op != "reshape":
@@ -86,7 +86,7 @@ def _from_pieces(draft: Draft, node: Node) -> None:
 
 
 def _scaled_by_root(node: Node) -> tuple[Value, Node, list[str]] | None:
-    """Return (numerator, mean of squares, operators) of `x * rsqrt(m + e)` and its like."""
+    """Return (numerator, mean of squares, operators) of `x * rsqrt(m + e)` and its variants."""
     if len(node.inputs) != 2:
         return None
     left, right = node.inputs
@@ -113,7 +113,7 @@ def _scaled_by_root(node: Node) -> tuple[Value, Node, list[str]] | None:
 
 
 def _squared(mean: Node) -> Value | None:
-    """Return what was squared before the mean."""
+    """Return the value that was squared before the mean, None if none was."""
     square = producer_of(mean.inputs[0], *_SQUARES)
     if mean.op != "reduce_mean" or square is None:
         return None
@@ -125,7 +125,7 @@ def _squared(mean: Node) -> Value | None:
 
 
 def _centred(numerator: Value, squared: Value | None, mean: Node) -> tuple[Value | None, str]:
-    """Return the normalised tensor and the norm: with the mean taken off, or without."""
+    """Return the normalised tensor and the kind of norm: layer norm if the mean is subtracted."""
     difference = producer_of(numerator, "subtract")
     if difference is not None:
         source = difference.inputs[0]

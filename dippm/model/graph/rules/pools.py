@@ -1,4 +1,4 @@
-"""R5: one spelling for global pools and paddings."""
+"""R5: global pools and paddings get one spelling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _REDUCE = {"reduce_mean": "global_avg_pool", "reduce_max": "global_max_pool"}
 
 
 def unify_pools(draft: Draft) -> None:
-    """Means over all image axes and pools with one window become global pools; pads merge."""
+    """Replace means over all image axes and one-window pools by global pools; merge pads."""
     before: dict[int, Node] = {}
     for node in draft.nodes:
         if node.op in _REDUCE:
@@ -24,7 +24,7 @@ def unify_pools(draft: Draft) -> None:
 
 
 def _has_one_window(node: Node) -> bool:
-    """Tell whether the only window covers the whole image."""
+    """Return whether a single window covers the whole image."""
     source = node.inputs[0].shape[2:]
     return (
         all(size == 1 for size in node.out.shape[2:])
@@ -34,7 +34,7 @@ def _has_one_window(node: Node) -> bool:
 
 
 def _from_reduction(draft: Draft, node: Node, before: dict[int, Node]) -> None:
-    """Make a mean over the image axes a global pool, which goes before the node."""
+    """Replace a mean over the image axes by a global pool before the node."""
     source = node.inputs[0]
     rank = len(source.shape)
     if rank not in (4, 5) or node.attributes["axes"] != tuple(range(2, rank)):

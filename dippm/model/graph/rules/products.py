@@ -8,7 +8,7 @@ from dippm.model.graph.draft import Draft, Node
 
 
 def name_products(draft: Draft) -> None:
-    """Give every `matmul` its kind and sizes."""
+    """Give every `matmul` its canonical name and sizes."""
     for node in draft.nodes:
         if node.op == "matmul":
             _name(node)

@@ -1,7 +1,7 @@
 """R11: a product between a dequantise and a quantise is a product of 8-bit integers.
 
-That is how files say it (a weight and an activation are stored in 8 bits, the product is written
-for floats), and what runtimes for such files execute.
+Files store the weight and the activation in 8 bits but write the product for floats; runtimes for
+such files execute an integer product.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BYTES = ("int8", "uint8")
 
 
 def name_integer_products(draft: Draft) -> None:
-    """Let products read the integers themselves, and write them where only a quantise follows."""
+    """Make products read the integers, and write integers if only a quantise follows."""
     for node in draft.nodes:
         if operator(node.op).autocast == "lower" and operator(node.op).category == "compute":
             _read_integers(draft, node)
@@ -39,7 +39,7 @@ def _read_integers(draft: Draft, node: Node) -> None:
 
 
 def _integers(value: Value) -> Value | None:
-    """Return the 8-bit tensor that a value was dequantised from."""
+    """Return the 8-bit tensor that a value was dequantised from, else None."""
     node = producer_of(value, "dequantize")
     source = node.inputs[0] if node is not None else None
     return source if source is not None and source.dtype in BYTES else None

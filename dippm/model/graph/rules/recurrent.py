@@ -1,4 +1,4 @@
-"""R8: one recurrent node for each layer, both directions in it."""
+"""R8: one recurrent node per layer, with both directions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def settle_recurrent(draft: Draft) -> None:
 
 
 def _split_layers(draft: Draft, last: Node) -> None:
-    """Put the lower layers before `last`, which becomes the top one."""
+    """Insert the lower layers before `last`, which becomes the top layer."""
     layers = last.attributes["layers"]
     source, weights = last.inputs[0], [v for v in last.inputs[1:] if v.is_static]
     states = [v for v in last.inputs[1:] if not v.is_static]
@@ -63,7 +63,7 @@ def _join_directions(draft: Draft, concat: Node) -> None:
     if any(_has_other_use(draft, layer.out, concat) for layer in (forward, backward)) or any(
         id(user) in early for state in states for user in state.uses
     ):
-        return  # joined, they could not be told apart, or one would wait for itself
+        return  # a joined node would hide a use, or depend on itself
     full = forward.out.shape
     joined = draft.make(
         forward.op,
@@ -83,7 +83,7 @@ def _is_used(draft: Draft, value: Value) -> bool:
 
 
 def _has_other_use(draft: Draft, value: Value, reader: Node) -> bool:
-    """Return whether anything but `reader` reads a value, directly or through what it selects."""
+    """Return whether nodes other than `reader` read a value, directly or through a selection."""
     values = [value]
     while values:
         value = values.pop()
@@ -107,7 +107,7 @@ def _through_views(value: Value) -> Value:
 
 
 def _layer_behind(value: Value) -> Node | None:
-    """Return the recurrent layer that a value comes from by views, flips and selections."""
+    """Return the recurrent layer before a value, past views, flips and selections, else None."""
     for _ in range(8):
         node = value.producer
         if node is None or not node.alive:

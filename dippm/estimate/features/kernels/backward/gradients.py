@@ -17,7 +17,7 @@ from dippm.estimate.features.kernels.run import State, Strides
 from dippm.estimate.features.kernels.streaming import pass_over_memory
 from dippm.model.graph.calls import OperatorCall, Tensor
 from dippm.model.graph.draft import Shape
-from dippm.model.graph.strides import dense_in_order
+from dippm.model.graph.strides import dense_strides_like
 
 
 class Gradients:
@@ -119,7 +119,7 @@ class Gradients:
             return self._keep(position, given)
         strides = read.strides
         if all(given.strides):
-            strides = dense_in_order(self.run.tensor(position).shape, given.strides)
+            strides = dense_strides_like(self.run.tensor(position).shape, given.strides)
         return self._keep(position, replace(read, strides=strides))
 
     def result(self, position: int) -> int:

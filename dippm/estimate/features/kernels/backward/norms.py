@@ -8,7 +8,7 @@ from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.backward.gradients import Gradients
 from dippm.estimate.features.kernels.backward.tape import Step
 from dippm.estimate.features.kernels.streaming import row_length
-from dippm.model.graph.strides import contiguous
+from dippm.model.graph.strides import dense_strides
 
 STATISTIC = 4
 """Bytes of a mean or of a deviation; they are float32 whatever the images are."""
@@ -36,8 +36,8 @@ def layer_norm(g: Gradients, step: Step, gradient: int) -> None:
     """Launch a kernel for the elements, another for the sums over rows that weights need."""
     source, run = step.call.inputs[0], g.run
     shape = run.tensor(source).shape
-    gradient = g.dense(gradient, contiguous(shape))
-    image = g.dense(g.original(source), contiguous(shape))
+    gradient = g.dense(gradient, dense_strides(shape))
+    image = g.dense(g.original(source), dense_strides(shape))
     length = row_length(run, "layer_norm", source, shape)
     rows = prod(shape) / max(length, 1.0)
     g.keep("statistics", 2.0 * STATISTIC * rows)
@@ -97,7 +97,7 @@ def softmax(g: Gradients, step: Step, gradient: int) -> None:
     run, source = g.run, step.call.inputs[0]
     result = g.result(step.call.outputs[0])
     shape = run.tensor(result).shape
-    gradient = g.dense(gradient, contiguous(shape))
+    gradient = g.dense(gradient, dense_strides(shape))
     length = row_length(run, "softmax", source, shape)
     width = step.given[source].width
     kernel = _kernel(g, step, "softmax", (gradient, result), length)

@@ -6,7 +6,7 @@ from math import prod
 
 from dippm.estimate.features.kernels.backward.gradients import Gradients
 from dippm.estimate.features.kernels.backward.tape import Step
-from dippm.model.graph.strides import contiguous, view_strides
+from dippm.model.graph.strides import dense_strides, view_strides
 
 MATRIX = 2
 
@@ -61,7 +61,7 @@ def _matrix(g: Gradients, position: int, depth: int) -> int:
     if shape[0] == depth:
         return position
     size = g.run.tensor(position).size // depth
-    return g.viewed(position, (depth, size), contiguous((depth, size)))
+    return g.viewed(position, (depth, size), dense_strides((depth, size)))
 
 
 def _turned(g: Gradients, position: int) -> int:
@@ -79,7 +79,7 @@ def _batch(g: Gradients, position: int) -> int:
     shape, strides = g.run.tensor(position).shape, g.run.state(position).strides
     batch = shape[:-2]
     if len(batch) > 1 and view_strides(batch, strides[:-2], (prod(batch),)) is None:
-        return g.dense(position, contiguous(shape))
+        return g.dense(position, dense_strides(shape))
     return position
 
 

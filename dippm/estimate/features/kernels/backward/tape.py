@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dippm.estimate.features.kernels.run import Run, State
 from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.operators import operator
-from dippm.model.graph.strides import contiguous
+from dippm.model.graph.strides import dense_strides
 
 NOT_DIFFERENTIABLE = frozenset(
     "equal not_equal greater greater_equal less less_equal logical_and logical_or logical_xor "
@@ -111,7 +111,9 @@ class Tape:
     def _given(self, position: int) -> State:
         if position not in self._made:  # a parameter
             tensor = self.run.tensor(position)
-            self._made[position] = State(self.run.natural_width(tensor), contiguous(tensor.shape))
+            self._made[position] = State(
+                self.run.natural_width(tensor), dense_strides(tensor.shape)
+            )
         return self._made[position]
 
     def _key(self, position: int, state: State) -> Memory:

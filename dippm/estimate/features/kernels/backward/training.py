@@ -21,7 +21,7 @@ from dippm.estimate.features.kernels.optimizers import update
 from dippm.estimate.features.kernels.run import Run
 from dippm.model.graph.calls import CallSequence
 from dippm.model.graph.operators import operator
-from dippm.model.graph.strides import dense_in_order
+from dippm.model.graph.strides import dense_strides_like
 
 # Gradients of fused attention: one kernel that makes the scores again.
 
@@ -60,7 +60,7 @@ def attended(g: Gradients, step: Step, gradient: int) -> None:
         made = len(run.kernels) - 1
     for position in call.inputs[:3]:
         shape, held = shapes[position], step.read[position]
-        state = type(held)(width, dense_in_order(shape, held.strides), (made,))
+        state = type(held)(width, dense_strides_like(shape, held.strides), (made,))
         g.give(position, g.new(shape, state))
     for position in masks:
         batch, heads = (*run.tensor(call.outputs[0]).shape, 1, 1)[:2]

@@ -54,7 +54,7 @@ from dippm.estimate.predictor import LoadedPredictor
 from dippm.estimate.pretrained.choice import for_device
 from dippm.model.convert import Input, read_graph, source_name, until
 from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
-from dippm.model.frontends.worker_errors import no_process
+from dippm.model.frontends.worker_errors import no_process_error
 from dippm.model.graph import ModelGraph
 
 __all__ = [
@@ -173,7 +173,7 @@ def predict(
         try:
             loading = info and background.submit(pretrained.load, info.path)
         except RuntimeError as error:  # of threads, of which a shell may allow too few
-            raise no_process(error) from error
+            raise no_process_error(error) from error
         read = read_model(
             model,
             framework,

@@ -1,1 +1,1 @@
-"""A model's file, name or object becomes a graph."""
+"""From a model's file, name or object to its graph."""

@@ -1,4 +1,4 @@
-"""Model → canonical graph, and what an answer calls the model."""
+"""Model → canonical graph, and the model's name in answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from dippm.errors import ConversionError
 from dippm.model import frontends, graph
 from dippm.model.frontends import InputSpec
-from dippm.model.frontends.deadline import within
-from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, times
+from dippm.model.frontends.deadline import time_limit
+from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, time_factor
 from dippm.model.graph import ModelGraph
 
 LEAST_S = 5.0
-"""What is left for a stage in this process after a conversion that took all the time."""
+"""Minimum time for a later stage in this process, if the conversion used up its limit."""
 LONGEST_S = 1e8
 
 Input = str | Iterable[int] | Iterable[Iterable[int] | str] | Mapping[str, Any] | InputSpec | None
@@ -32,14 +32,14 @@ def read_graph(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
 ) -> ModelGraph:
-    """Convert a model to its canonical graph, or return the graph that was given.
+    """Convert a model to its canonical graph; a graph is returned unchanged.
 
-    The graph is at the batch of its conversion, which can be a marker; see `ModelGraph.at_batch`.
+    The graph has the batch of its conversion, which may be a marker; see `ModelGraph.at_batch`.
     The arguments are those of `predict`.
 
     Raises:
         ModelFileError: if the model cannot become a graph.
-        ConversionError: also if conversion and graph take longer than `timeout_s`.
+        ConversionError: if it cannot be converted, or not within `timeout_s`.
     """
     if isinstance(source, ModelGraph):
         return source
@@ -58,24 +58,24 @@ def read_graph(
 
 @contextmanager
 def until(began: float, timeout_s: float, operators: int, what: str) -> Iterator[None]:
-    """Run a stage of Python work on a model within what is left of the time of its conversion.
+    """Run a stage of Python work on a model within the rest of its conversion's time limit.
 
     Args:
-        began: when the conversion did, by `time.monotonic`.
-        timeout_s: wall time that both may take, for a graph of usual size, see `limits.times`.
-        operators: size of the graph.
-        what: what is made, for the message.
+        began: time at which the conversion began, by `time.monotonic`.
+        timeout_s: wall time of both for a graph of usual size, see `limits.time_factor`.
+        operators: number of operators in the graph.
+        what: result of the stage, for the message.
 
     Raises:
         ConversionError: if it took longer.
     """
-    limit_s = timeout_s * times(operators)
+    limit_s = timeout_s * time_factor(operators)
     left_s = max(began + limit_s - time.monotonic(), LEAST_S)
     if math.isinf(left_s):
         yield
         return
     try:
-        with within(min(left_s, LONGEST_S)):
+        with time_limit(min(left_s, LONGEST_S)):
             yield
     except TimeoutError as error:
         raise ConversionError(
@@ -87,7 +87,7 @@ def until(began: float, timeout_s: float, operators: int, what: str) -> Iterator
 
 
 def source_name(source: Any) -> str:
-    """Return what a prediction calls its model."""
+    """Return the name of a model in predictions."""
     if isinstance(source, ModelGraph):
         return "graph"
     if isinstance(source, str | os.PathLike):

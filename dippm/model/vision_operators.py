@@ -1,9 +1,9 @@
-"""torchvision beside a CPU build of torch.
+"""torchvision together with a CPU build of torch.
 
-Its wheels from the package index are GPU builds: beside a CPU build of torch their C++ library does
-not load, and the import of torchvision, and with it of timm and transformers, dies on
+Its wheels from the package index are GPU builds. With a CPU build of torch their C++ library does
+not load, and the import of torchvision, and with it of timm and transformers, fails with
 ``operator torchvision::nms does not exist``. Schemas and shapes are enough to convert models, so
-`import dippm` arranges that torchvision gets them at its import, if its library did not load.
+`import dippm` provides them to torchvision at its import, if its library did not load.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCHEMAS = (
 
 
 class _BeforeRegistrations:
-    """Declares the operators when torchvision, its library tried, is about to describe them."""
+    """Declares the operators when torchvision, after trying its library, is about to use them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -43,17 +43,17 @@ class _BeforeRegistrations:
 
 
 def watch_imports() -> None:
-    """Let later imports of torchvision work beside a CPU build of torch."""
+    """Make later imports of torchvision work with a CPU build of torch."""
     if not any(isinstance(finder, _BeforeRegistrations) for finder in sys.meta_path):
         sys.meta_path.insert(0, _BeforeRegistrations())
 
 
 @cache
 def declare_vision_operators() -> None:
-    """Let torchvision, timm and transformers import beside a CPU build of torch.
+    """Make torchvision, timm and transformers importable with a CPU build of torch.
 
-    `import dippm` makes this automatic for imports that follow it. Call it after an import of them
-    has already failed: what it left behind is forgotten, so that it can be repeated.
+    `import dippm` does this for imports that follow it. Call it after an import of them has
+    failed: half-imported modules are dropped, so that the import can be repeated.
     """
     from importlib.util import find_spec
 
@@ -70,7 +70,7 @@ def declare_vision_operators() -> None:
 def missing_libraries() -> str:
     """Return the name of a library that torchvision needs and torch lacks; "" if none is known.
 
-    Found from the files alone, without importing either.
+    Checks the files alone, and imports neither.
     """
     from importlib.util import find_spec
     from pathlib import Path
@@ -88,13 +88,13 @@ def missing_libraries() -> str:
 
 
 def _declare() -> None:
-    """Define the operators that the C++ library would have brought."""
+    """Define the operators of the C++ library."""
     import torch
 
     extension: Any = sys.modules.get("torchvision.extension")
     if extension is None or extension._has_ops():
         return
-    extension._assert_has_ops = lambda: None  # shapes are known, which is what it guards
+    extension._assert_has_ops = lambda: None  # it guards shapes, which are known now
     _library(torch)
 
 
@@ -110,7 +110,7 @@ def _library(torch: Any) -> Any:
         "ps_roi_pool": _two(_position_sensitive),
         "deform_conv2d": _deformed,
     }
-    for name, shape in shapes.items():  # torchvision itself gives those of nms and qnms
+    for name, shape in shapes.items():  # torchvision itself defines those of nms and qnms
         torch.library.register_fake(f"torchvision::{name}", shape, lib=library)
     return library
 
@@ -126,7 +126,7 @@ def _position_sensitive(
 
 
 def _two(shape: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the shape function of an operator that also says which elements it took."""
+    """Return the shape function of an operator that also returns the indices of its elements."""
 
     def shapes(*args: Any) -> Any:
         result = shape(*args)

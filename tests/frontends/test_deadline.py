@@ -11,17 +11,17 @@ from collections.abc import Callable
 import pytest
 
 from dippm.model.frontends import deadline
-from dippm.model.frontends.deadline import OutOfTimeError, within
+from dippm.model.frontends.deadline import OutOfTimeError, time_limit
 
 PROFILED = """
 import sys
-from dippm.model.frontends.deadline import OutOfTimeError, within
+from dippm.model.frontends.deadline import OutOfTimeError, time_limit
 
-with within(60.0):
+with time_limit(60.0):
     pass
 if "late" in sys.argv:
     try:
-        with within(0.01):
+        with time_limit(0.01):
             while True:
                 pass
     except TimeoutError:
@@ -52,7 +52,7 @@ def test_work_that_takes_longer_is_interrupted_where_it_is(
 ) -> None:
     """Once more where the work swallows it."""
     monkeypatch.setattr(deadline, "REPEAT_S", 0.01)
-    with pytest.raises(TimeoutError, match=r"longer than 0\.01 s") as caught, within(0.01):
+    with pytest.raises(TimeoutError, match=r"longer than 0\.01 s") as caught, time_limit(0.01):
         work()
     assert isinstance(caught.value.__cause__, OutOfTimeError)
 
@@ -76,7 +76,7 @@ def test_an_interruption_that_comes_too_late_is_met_here(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(deadline, "_raise_in", raise_in)
     try:
-        with within(0.01):
+        with time_limit(0.01):
             raised.wait()  # one call into C: the error is met after it, at the end of the block
     except TimeoutError:
         pass

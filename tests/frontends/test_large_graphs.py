@@ -9,7 +9,7 @@ import pytest
 from dippm.base.progress import counted, listening, sized
 from dippm.errors import ConversionError, ModelFileError
 from dippm.model import frontends
-from dippm.model.frontends.limits import times
+from dippm.model.frontends.limits import time_factor
 from dippm.model.frontends.worker import WorkerPool
 
 FRONTEND = """
@@ -55,7 +55,7 @@ def test_counting_tells_how_far_it_is():
 
 
 def test_limits_are_in_proportion_and_have_an_end():
-    assert [times(n) for n in (0, 100_000, 250_000, 10**9)] == [1.0, 1.0, 2.5, 10.0]
+    assert [time_factor(n) for n in (0, 100_000, 250_000, 10**9)] == [1.0, 1.0, 2.5, 10.0]
 
 
 def test_a_large_graph_may_take_longer(convert):

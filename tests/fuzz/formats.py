@@ -168,10 +168,10 @@ def _keras(folder: Path) -> list[bytes]:
 
 
 def _read_keras(path: Path) -> None:
-    from dippm.model.frontends import keras, keras_allowed
+    from dippm.model.frontends import keras, keras_allowlist
 
     keras.accepts(path)
-    keras_allowed.check(keras._read_config(path), path)
+    keras_allowlist.check(keras._read_config(path), path)
 
 
 def _hdf5(folder: Path) -> list[bytes]:
@@ -412,7 +412,7 @@ def _read_cache_entry(path: Path) -> None:
         entry = graphs._file("ab" * 32)
         entry.parent.mkdir(parents=True, exist_ok=True)
         text = _text(path)
-        for content in (path.read_bytes(), pack(text), pack(graphs._sealed("ab" * 32, text))):
+        for content in (path.read_bytes(), pack(text), pack(graphs._seal("ab" * 32, text))):
             entry.write_bytes(content)
             if graph := graphs.read("ab" * 32):
                 build(graph)

@@ -18,7 +18,7 @@ from dippm.model.frontends import named, registry
 from dippm.model.frontends.frontend import Frontend, InputSpec
 from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, Limits
 from dippm.model.frontends.worker import POOL, Worker
-from dippm.model.frontends.worker_errors import no_room, refusals_told
+from dippm.model.frontends.worker_errors import convert_file_errors, no_room_error
 from dippm.model.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_TRANSLATED = 16
 _TRANSLATED: dict[bytes, str] = {}
-"""Graphs of the last modules, by a hash of their programs; the least used one comes first."""
+"""Graphs of recent modules by a hash of their programs, least recently used first."""
 
 __all__ = ["Frontend", "InputSpec", "load"]
 
@@ -49,14 +49,14 @@ def load(
         inputs: shapes without the batch, see `InputSpec.parse`; None for the model's own.
         framework: "pytorch", "tensorflow", "keras", "paddle", "onnx"; inferred if None.
         trust: whether loading may run code that the file carries.
-        cache: whether a graph may be kept on disk and reused.
-        timeout_s: wall time for one conversion; infinite for no limit.
-        memory_limit_mb: private memory that the conversion may use.
+        cache: whether graphs are stored on disk and reused.
+        timeout_s: wall time limit of one conversion; infinite for none.
+        memory_limit_mb: limit on the private memory of the conversion.
 
     Raises:
         ModelFileError: one of its subclasses, with the next step in `hint`.
         UnknownNameError: if a framework or a named model is unknown.
-        ConditionsError: if one of the limits is none.
+        ConditionsError: if one of the limits is invalid.
     """
     spec = InputSpec.parse(inputs)
     source = files.expanded(source)
@@ -64,7 +64,7 @@ def load(
     if not isinstance(source, str | os.PathLike):
         return _load_object(source, spec, limits, cache=cache)
     where = source if isinstance(source, str) else Path(source)
-    with refusals_told(source):
+    with convert_file_errors(source):
         entry = registry.find(where, framework)
         name = graph_cache.key(where, entry, spec, trust=trust) if cache else ""
         kept = graph_cache.read(name) if cache else None
@@ -94,13 +94,13 @@ def _load_object(source: Any, spec: InputSpec, limits: Limits, *, cache: bool) -
     if kind == "pytorch" or (kind == "pytorch script" and not _is_whole_in_a_file(source)):
         return _load_module(source, spec, limits, cache=cache)
     entry = registry.built_in(kind.partition(" ")[0])
-    with _borrowed(entry.module, limits) as (worker, folder):
+    with _borrow_worker(entry.module, limits) as (worker, folder):
         path = _save(source, kind, folder)
         return worker.convert(_request(path, spec, True), timeout_s=limits.timeout_s)
 
 
 def _save(source: Any, kind: str, folder: Path) -> Path:
-    """Write an object where its worker reads it."""
+    """Write an object into the folder from which its worker reads it."""
     if kind == "onnx":
         path = folder / "model.onnx"
         path.write_bytes(source.SerializeToString())
@@ -116,7 +116,7 @@ def _save(source: Any, kind: str, folder: Path) -> Path:
 
 
 def _is_whole_in_a_file(script: Any) -> bool:
-    """Return whether a scripted module needs no operator that only this process knows."""
+    """Return whether a scripted module uses no operator that only this process has."""
     from dippm.model.frontends.torch.script import check_not_rewritten, operators
     from dippm.model.relax.torch_namespaces import OWN
 
@@ -125,10 +125,10 @@ def _is_whole_in_a_file(script: Any) -> bool:
 
 
 def _load_module(module: Any, spec: InputSpec, limits: Limits, *, cache: bool) -> RawGraph:
-    """Export here, where the module's class exists; translate in the worker.
+    """Export in this process, where the module's class exists; translate in the worker.
 
-    What was translated is known again by the program that was exported, whatever the module has
-    become meanwhile: nothing else says for sure that its code and settings are still the same.
+    Translated graphs are looked up by the exported program, not by the module: nothing else
+    proves that its code and settings are still the same.
     """
     from dippm.model.frontends import pytorch
 
@@ -138,7 +138,7 @@ def _load_module(module: Any, spec: InputSpec, limits: Limits, *, cache: bool) -
     if cache and (text := _TRANSLATED.pop(known, None)) is not None:
         _TRANSLATED[known] = text
         return RawGraph.from_json(text)
-    graph = _translated(program, limits)
+    graph = _translate(program, limits)
     if cache:
         _TRANSLATED[known] = graph.to_json()
         for oldest in list(_TRANSLATED)[:-MOST_TRANSLATED]:
@@ -146,10 +146,10 @@ def _load_module(module: Any, spec: InputSpec, limits: Limits, *, cache: bool) -
     return graph
 
 
-def _translated(program: ProgramBytes, limits: Limits) -> RawGraph:
+def _translate(program: ProgramBytes, limits: Limits) -> RawGraph:
     from dippm.model.frontends import pytorch
 
-    with _borrowed(pytorch.__name__, limits) as (worker, folder):
+    with _borrow_worker(pytorch.__name__, limits) as (worker, folder):
         file = folder / "program.pt2"
         file.write_bytes(program.data)
         request = {
@@ -163,11 +163,11 @@ def _translated(program: ProgramBytes, limits: Limits) -> RawGraph:
 
 
 @contextmanager
-def _borrowed(module: str, limits: Limits) -> Iterator[tuple[Worker, Path]]:
-    """Yield a worker and a folder for one conversion, which goes whatever happens to us.
+def _borrow_worker(module: str, limits: Limits) -> Iterator[tuple[Worker, Path]]:
+    """Yield a worker and a folder for one conversion, which is removed in any case.
 
     Raises:
-        ConversionError: if the folder cannot be made, or the block cannot write into it.
+        ConversionError: if the folder cannot be created, or the block cannot write into it.
     """
     with POOL.borrow(module, limits.memory_limit_mb) as worker:
         try:
@@ -179,11 +179,11 @@ def _borrowed(module: str, limits: Limits) -> Iterator[tuple[Worker, Path]]:
         except OSError as error:
             if isinstance(error, DippmError) or error.errno is None:
                 raise
-            raise no_room(error, str(worker.folder)) from error
+            raise no_room_error(error, str(worker.folder)) from error
 
 
 def _request(source: str | Path, spec: InputSpec, trust: bool) -> dict[str, Any]:
-    """Ask for a file by the name that it was given: what belongs to it lies beside that."""
+    """Return the request for a file, under its given name: related files lie next to it."""
     text = str(source)
     if named.is_name(text):
         prefix, _, name = text.partition(":")

@@ -1,8 +1,8 @@
-"""Converted graphs on disk, so that another batch, precision or device never converts again.
+"""Converted graphs on disk, so that another batch, precision or device needs no conversion.
 
-The key covers the file's content, the input shapes, the version of `RawGraph`, ours, and those of
-the packages that converted. Entries are gzipped JSON that begins with its own checksum; a damaged
-one counts as absent and is written anew.
+The key covers the file's content, the input shapes, the version of `RawGraph`, our converting code,
+and the versions of the packages involved. Entries are gzipped JSON that begins with its own
+checksum; a damaged one counts as absent and is written anew.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dippm.model.relax.packed import MAX_TEXT_BYTES, pack, unpack
 from dippm.model.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
 
 WHOLE_BYTES = 64 << 20
-"""Files up to this size, of a folder so much in all, are hashed whole; others by samples, size and
-modification time."""
+"""Files up to this size (in a folder: up to this total) are hashed whole; others by samples, size
+and modification time."""
 
 SAMPLES = 64
 SAMPLE_BYTES = 1 << 18
@@ -45,7 +45,7 @@ NAMED_DISTRIBUTIONS: tuple[str, ...] = ("torch", "timm", "torchvision", "transfo
 
 
 def folder() -> Path:
-    """Return where graphs are kept: `DIPPM_CACHE_DIR`, or the user's cache folder."""
+    """Return the folder of the cached graphs: `DIPPM_CACHE_DIR`, or the user's cache folder."""
     if given := os.environ.get("DIPPM_CACHE_DIR"):
         return Path(given).expanduser() / "graphs"
     if sys.platform == "win32":
@@ -56,7 +56,7 @@ def folder() -> Path:
 
 
 def key(source: str | Path, entry: Entry, inputs: InputSpec, *, trust: bool) -> str:
-    """Return the name under which the graph of this source is kept."""
+    """Return the cache key of a source's graph."""
     distributions = NAMED_DISTRIBUTIONS
     if entry.module == named.__name__:
         content = _named_digest(str(source))
@@ -76,36 +76,36 @@ def key(source: str | Path, entry: Entry, inputs: InputSpec, *, trust: bool) -> 
 
 
 def read(name: str) -> RawGraph | None:
-    """Return a kept graph, None if there is none."""
+    """Return a cached graph, None if there is none."""
     with contextlib.suppress(OSError, RuntimeError, ValueError, MemoryError):
         file = _file(name)
         status = file.stat()
         if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_TEXT_BYTES:
-            return RawGraph.from_json(_unsealed(name, unpack(file.read_bytes())))
+            return RawGraph.from_json(_unseal(name, unpack(file.read_bytes())))
     return None
 
 
 def write(name: str, graph: RawGraph) -> None:
-    """Keep a graph; a cache that cannot be written is no error."""
+    """Cache a graph; a cache that cannot be written is not an error."""
     with contextlib.suppress(OSError, RuntimeError, MemoryError):
         file = _file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(pack(_sealed(name, graph.to_json())))
+                stream.write(pack(_seal(name, graph.to_json())))
             os.replace(temporary, file)
         except OSError:
             os.unlink(temporary)
             raise
 
 
-def _sealed(name: str, text: str) -> str:
-    """Put a checksum of name and text into the JSON object, as its first key."""
+def _seal(name: str, text: str) -> str:
+    """Insert a checksum of name and text into the JSON object, as its first key."""
     return f'{{"checksum":"{_checksum(name, text[1:].encode())}",{text[1:]}'
 
 
-def _unsealed(name: str, text: bytes) -> bytes:
+def _unseal(name: str, text: bytes) -> bytes:
     head, comma, rest = text.partition(b",")
     if not comma or head != f'{{"checksum":"{_checksum(name, rest)}"'.encode():
         raise ValueError("another graph's entry, or a changed one")
@@ -119,11 +119,11 @@ def _checksum(name: str, rest: bytes) -> str:
 def digest(path: Path) -> str:
     """Return a hash of a file, or of all files of a folder.
 
-    A model file may come with others (weights beside the graph), but a graph does not depend on
-    weight values, so only the file itself is read.
+    A model file may come with others (external weights), but a graph does not depend on weight
+    values, so only the file itself is read.
 
     Raises:
-        ModelFileError: if it cannot be read, or a folder holds more files than a model.
+        ModelFileError: if it cannot be read, or a folder holds more files than any model.
     """
     hashed = hashlib.sha256()
     if not path.is_dir():
@@ -139,11 +139,11 @@ def digest(path: Path) -> str:
 
 
 def _hash_file(file: IO[bytes], hashed: hashlib._Hash, whole_bytes: int, samples: int) -> int:
-    """Hash a file whole, or a larger one by samples, size and time; return what was read."""
+    """Hash a small file whole, a larger one by samples, size and time; return the bytes hashed."""
     status = os.fstat(file.fileno())
     size = status.st_size
     if size <= whole_bytes:
-        left = size  # what the kernel makes up has size 0 and may have no end
+        left = size  # files of /proc have size 0 and may have no end
         while left and (chunk := file.read(min(left, 1 << 20))):
             hashed.update(chunk)
             left -= len(chunk)
@@ -165,7 +165,7 @@ def _named_digest(source: str) -> str:
 
 @cache
 def _code_digest() -> str:
-    """Hash our own converting code: a changed converter must not serve yesterday's graphs."""
+    """Hash our own converting code, so that a changed converter never serves older graphs."""
     package = Path(__file__).parent.parent
     hashed = hashlib.sha256()
     parts = ("frontends", "relax", "networks")

@@ -1,8 +1,8 @@
-"""A time limit for Python work in this process, where nothing can be killed; where it was then.
+"""A time limit for Python work in this process, and the part of the model that was reached.
 
-Module objects are exported in the caller's process, since only there their classes exist. The limit
-raises an error inside the working thread, which Python code meets at its next step; a single long
-call into C is not interrupted.
+Module objects are exported in the caller's process, which alone has their classes and must not be
+killed. The limit raises an error inside the working thread, at the next step of its Python code; a
+single long call into C is not interrupted.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from dippm.model.frontends.worker_errors import no_process
+from dippm.model.frontends.worker_errors import no_process_error
 
 Frames = Iterable[tuple[FrameType, int]]
-"""Calls with the line that each is at, the innermost last."""
+"""Stack frames with the current line of each, innermost last."""
 
 REPEAT_S = 1.0
-"""How often the error is raised again, should the work have swallowed it."""
+"""Interval at which the error is raised again, in case the work has swallowed it."""
 
 
 class OutOfTimeError(BaseException):
-    """Not an `Exception`, so that the work does not take it for one of its own."""
+    """Signals the end of the time limit; not an `Exception`, so that the work does not catch it."""
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Run the block, in this thread, for at most so long.
+def time_limit(seconds: float) -> Iterator[None]:
+    """Run the block, in this thread, for at most this time.
 
     Raises:
         TimeoutError: if the block took longer.
@@ -54,13 +54,13 @@ def within(seconds: float) -> Iterator[None]:
     try:
         watch.start()
     except RuntimeError as error:
-        raise no_process(error) from error
+        raise no_process_error(error) from error
     try:
         try:
             yield
         finally:
-            # What was raised and not met yet is met here. It is never taken back: an interpreter
-            # before 3.13 then looks for it at every step, and hangs under a profiler.
+            # A pending error surfaces here. It is never withdrawn: an interpreter before 3.13
+            # would then check for it at every step, and hang under a profiler.
             while True:
                 try:
                     with lock:
@@ -70,8 +70,8 @@ def within(seconds: float) -> Iterator[None]:
                 except OutOfTimeError:
                     continue
     except OutOfTimeError as error:
-        raise TimeoutError(f"longer than {seconds:g} s") from error  # it says where it was met
-    except Exception as error:  # what the work made of the interruption
+        raise TimeoutError(f"longer than {seconds:g} s") from error  # its traceback says where
+    except Exception as error:  # the work's own error about the interruption
         if time.monotonic() >= end and _came_from_time(error):
             raise TimeoutError(f"longer than {seconds:g} s") from error
         raise
@@ -91,18 +91,18 @@ def _came_from_time(error: BaseException | None) -> bool:
 
 
 def frames_of(error: BaseException | None) -> Iterator[tuple[FrameType, int]]:
-    """Yield the calls that an error came through, then those of what led to it."""
+    """Yield the frames of an error's traceback, then those of its causes."""
     while error is not None:
         yield from traceback.walk_tb(error.__traceback__)
         error = error.__cause__ or error.__context__
 
 
 def innermost_part(name_of: Callable[[object], str | None], frames: Frames) -> str:
-    """Return the last part of a model in some calls, with its class and line; "" if there is none.
+    """Return the innermost part of a model in stack frames, with class and line; "" if none.
 
     Args:
-        name_of: tells the parts of a model from other objects, and names them.
-        frames: calls of this thread, or those that an error came through.
+        name_of: returns the name of an object that is a part of the model, else None.
+        frames: frames of this thread, or of an error's traceback.
     """
     found = ""
     for frame, line in frames:

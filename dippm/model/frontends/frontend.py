@@ -1,4 +1,4 @@
-"""`Frontend`: how a framework's model becomes a `RawGraph`.
+"""`Frontend`: the interface that turns a framework's model into a `RawGraph`.
 
 To add a framework: write a module with `NAME`, `accepts` and `load`, list it in `registry.py` or
 register it under the entry point group "dippm.frontends". `accepts` runs in the caller and must be
@@ -21,8 +21,8 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.model.relax.raw_graph import InputValue, RawGraph
 
 MARKER_BATCHES = (1009, 1013, 1019, 1021, 1031)
-"""Primes that stand for "the batch" during a conversion: any size that one divides scales with
-the batch. The first that divides no size of the input and of the parameters is taken."""
+"""Primes that stand for the batch during a conversion: every size that the prime divides scales
+with the batch. The first that divides no size of the inputs and parameters is used."""
 
 MAX_SIZE = 1 << 24
 FORMS = (
@@ -31,11 +31,11 @@ FORMS = (
     '"value:1,3,640,640" a list of them; "bool:12", "int:128", "float:80" say what an input holds.'
 )
 KINDS = ("bool", "int", "float")
-"""What an input may be said to hold: truth values, whole numbers, numbers of the model's type."""
+"""Kinds of input contents: truth values, whole numbers, numbers of the model's type."""
 _LARGEST = 2**63
 _DEEPEST = 8
 MAX_VALUES = 1024
-"""Numbers that the value of one input may hold: sizes, axes and the like, not data."""
+"""Maximum count of numbers in the value of one input: meant for sizes and axes, not data."""
 
 InputText = str | Iterable[int] | Iterable[Iterable[int] | str] | Mapping[str, Any] | None
 
@@ -45,19 +45,19 @@ class InputSpec:
     """Shapes of the user inputs, without the batch.
 
     Attributes:
-        shapes: by input name; the key "" stands for the only (or first) input. Empty if the
-            model's own shapes shall be used. An empty shape is one number per sample.
-        batch_axes: by input name, the position of the batch in the complete shape; None for an
-            input that has no batch. An input that is not here has its batch first, unless the
-            model itself says otherwise.
-        values: by input name, what the input shall hold where its sizes are not enough: a number,
-            or at most `MAX_VALUES` of them as nested sequences or an array, complete, with the
-            batch if they have one. Such an input is in no other mapping.
-        kinds: by input name, which of `KINDS` it holds. What an input that is not here holds is
-            stated by the file, or found out.
+        shapes: shape by input name; the key "" stands for the only (or first) input. Empty to use
+            the model's own shapes. An empty shape is one number per sample.
+        batch_axes: position of the batch in the complete shape, by input name; None for an input
+            without a batch. Missing inputs have the batch first, unless the model itself says
+            otherwise.
+        values: contents by input name, for inputs whose sizes do not suffice: a number, or at most
+            `MAX_VALUES` of them as nested sequences or an array, complete, with the batch if they
+            have one. Such an input is in no other mapping.
+        kinds: one of `KINDS` by input name. For missing inputs the file says it, or it is found by
+            trial.
 
     Raises:
-        InputShapeError: if a value is none of these.
+        InputShapeError: if a value is invalid.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -66,26 +66,26 @@ class InputSpec:
     kinds: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Spell values as plain numbers and tuples."""
+        """Convert values to plain numbers and tuples."""
         plain = {name: _plain_value(v, f"input {name}") for name, v in self.values.items()}
         object.__setattr__(self, "values", plain)
 
     @classmethod
     def parse(cls, given: InputText | InputSpec) -> InputSpec:
-        """Read what a user may write for `input=`.
+        """Parse the forms that a user may write for `input=`.
 
         Args:
             given: "3,224,224" (also "3x224x224"), a sequence of sizes, a mapping from input names
                 to either of them, its text form "input_ids=128;mask=128", a list of either for
                 several inputs in their order ([(712, 33), (33, 334)], which is "0=712,33;1=33,334"
                 as text), or None for the model's own shapes. The batch is not part of it, but "N"
-                may mark where it stands ("80,N,512"), "fixed:2,300" is an input without a batch,
-                and "value:16000" gives the number of a scalar input, "value:1,3,640,640" or
+                may mark its position ("80,N,512"), "fixed:2,300" is an input without a batch, and
+                "value:16000" is the number of a scalar input, "value:1,3,640,640" or
                 "value:[[1,2],[3,4]]" the numbers of a small array. "bool:12", "int:128" or
-                "float:80", as a sequence ("bool", 12), also says what an input holds.
+                "float:80", as a sequence ("bool", 12), also states the kind of an input.
 
         Raises:
-            InputShapeError: if it is none of these, or a size is not a positive whole number.
+            InputShapeError: if it has another form, or a size is not a positive whole number.
         """
         if isinstance(given, InputSpec):
             return given
@@ -109,9 +109,9 @@ class InputSpec:
         )
 
     def in_order(self, names: Sequence[str]) -> InputSpec:
-        """Return it with inputs that are called by their place called by these names.
+        """Return the specification with positional inputs renamed to these names.
 
-        A name that is a number itself stays a name.
+        A name that is itself a number remains a name.
         """
         given = {*self.shapes, *self.batch_axes, *self.values, *self.kinds}
         places = {str(place): name for place, name in enumerate(names)}
@@ -125,12 +125,12 @@ class InputSpec:
         )
 
     def full_shape(self, name: str, batch: int) -> tuple[int, ...]:
-        """Return the complete shape of an input of `shapes` at a batch."""
+        """Return the complete shape of an input in `shapes` at a batch."""
         shape, axis = self.shapes[name], self.batch_axes.get(name, 0)
         return shape if axis is None else (*shape[:axis], batch, *shape[axis:])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data, for `from_dict`."""
+        """Return JSON-ready data for `from_dict`."""
         kinds = {"kinds": dict(sorted(self.kinds.items()))} if self.kinds else {}
         return {
             "shapes": {name: list(shape) for name, shape in sorted(self.shapes.items())},
@@ -141,12 +141,12 @@ class InputSpec:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> InputSpec:
-        """Return what `to_dict` was called on."""
+        """Return the specification from the result of `to_dict`."""
         shapes = {name: tuple(shape) for name, shape in document["shapes"].items()}
         return cls(shapes, document["batch_axes"], document["values"], document.get("kinds", {}))
 
     def key(self) -> str:
-        """Return a text that is equal for equal specifications, for caches."""
+        """Return a cache key: the same text for equal specifications."""
         return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
@@ -182,15 +182,15 @@ def marker_batch(sizes: Iterable[int], candidates: Iterable[int] = MARKER_BATCHE
 
 
 class Frontend(Protocol):
-    """One framework; in practice a module with these names.
+    """The interface of a framework; in practice a module with these names.
 
-    `NAME` is what `framework=` says and what error messages print.
+    `NAME` is the value of `framework=` and the name in error messages.
     """
 
     NAME: str
 
     def accepts(self, path: Path) -> bool:
-        """Return whether this file is of this framework, by content rather than by suffix."""
+        """Return whether a file is of this framework, judged by content rather than suffix."""
         ...
 
     def load(self, path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
@@ -203,7 +203,7 @@ class Frontend(Protocol):
 
 
 def _is_several(given: Any) -> bool:
-    """Return whether this is a list of inputs, each with sizes of its own, and not one of sizes."""
+    """Return whether this is a list of inputs with sizes of their own, rather than of sizes."""
     if isinstance(given, str) or not isinstance(given, list | tuple):
         return False
     inner = [
@@ -227,7 +227,7 @@ def _named(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """One input as it was written."""
+    """One parsed input."""
 
     shape: tuple[int, ...] = ()
     names_batch: bool = False
@@ -257,12 +257,12 @@ def _input(given: Any, name: str = "") -> _Input:
 
 
 def _is_word(piece: Any) -> bool:
-    """Return whether this is a word, which no size is; "N" marks the batch."""
+    """Return whether this is a word and thus not a size; "N" marks the batch."""
     return isinstance(piece, str) and piece.isalpha() and piece not in ("N", "n")
 
 
 def _typed(kind: str, rest: Any, label: str) -> _Input:
-    """Return an input whose type of numbers stands before its sizes."""
+    """Return an input whose kind was written before its sizes."""
     if kind not in KINDS:
         raise InputShapeError(f"{label}: {kind!r} is no type of inputs: {', '.join(KINDS)}", FORMS)
     found = _input(rest) if rest not in ("", (), []) else _Input()
@@ -272,11 +272,11 @@ def _typed(kind: str, rest: Any, label: str) -> _Input:
 
 
 def check_kinds(inputs: InputSpec, stated: Mapping[str, str]) -> None:
-    """Refuse inputs that are said to hold something else than their file states.
+    """Refuse inputs whose requested kind contradicts the file.
 
     Args:
-        inputs: as they were given.
-        stated: types of numbers by input name, such as "int64", in the order of the file.
+        inputs: the user's specification.
+        stated: element types by input name, such as "int64", in the order of the file.
 
     Raises:
         InputShapeError: if they contradict each other.
@@ -303,10 +303,10 @@ def _value(text: str, label: str) -> InputValue:
 
 
 def _plain_value(given: Any, label: str) -> InputValue:
-    """Return numbers in nested tuples.
+    """Return numbers as nested tuples.
 
     Raises:
-        InputShapeError: if they are no finite numbers, too many, or not in rows of equal length.
+        InputShapeError: if they are not finite, too many, or rows differ in length.
     """
     given = given.tolist() if hasattr(given, "tolist") else given
     left = [MAX_VALUES]
@@ -317,7 +317,7 @@ def _plain_value(given: Any, label: str) -> InputValue:
             if any(shape != rows[0][1] for _, shape in rows):
                 raise InputShapeError(f"{label}: the rows of its value differ in length", FORMS)
             return tuple(row for row, _ in rows), (len(rows), *(rows[0][1] if rows else ()))
-        if isinstance(part, int) and abs(part) >= _LARGEST:  # perhaps one that no float holds
+        if isinstance(part, int) and abs(part) >= _LARGEST:  # it may not fit a float
             raise InputShapeError(f"{label}: its value has a number of more than 64 bits", FORMS)
         if not isinstance(part, int | float) or not isfinite(part):
             raise InputShapeError(f"{label}: {str(part)[:80]!r} is not a finite number", FORMS)

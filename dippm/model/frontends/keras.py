@@ -2,9 +2,9 @@
 
 Only the configuration is read. The layers are built inside `keras.StatelessScope`, where variables
 have a shape but no value, and are traced into a TensorFlow graph with a placeholder for each
-variable; from there the way is that of `savedmodel`, so `.keras`, `.h5` and an exported folder of
-one model give one graph. Building on the torch backend instead would need no TensorFlow, but
-allocates every weight and gives another graph than the SavedModel.
+variable. `savedmodel` continues from there, so `.keras`, `.h5` and an exported folder of one model
+give the same graph. The torch backend would need no TensorFlow, but would allocate every weight and
+give another graph than the SavedModel.
 """
 
 from __future__ import annotations
@@ -34,14 +34,19 @@ from dippm.errors import (
     UnsafeModelError,
     shortened,
 )
-from dippm.model.frontends import keras_allowed
+from dippm.model.frontends import keras_allowlist
 from dippm.model.frontends.deadline import innermost_part
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.objects import objects_in
 from dippm.model.frontends.savedmodel import at_any_batch, convert
-from dippm.model.frontends.tensorflow_inputs import Bound, Declared, bind, import_tensorflow
+from dippm.model.frontends.tensorflow_inputs import (
+    BoundInputs,
+    DeclaredInput,
+    bind,
+    import_tensorflow,
+)
 from dippm.model.frontends.worker import locating, step
-from dippm.model.frontends.worker_errors import no_process
+from dippm.model.frontends.worker_errors import no_process_error
 from dippm.model.frontends.zip_names import member_names
 from dippm.model.relax.raw_graph import RawGraph
 
@@ -50,14 +55,14 @@ NAME = "keras"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CONFIG_BYTES = 256 << 20
 HDF5_CPU_S = 10
-"""Processor time for one attribute of an HDF5 file, which takes milliseconds: HDF5 1.14 never ends
-where an entry of the file's heap is 0 bytes long."""
+"""Limit on the processor time for reading one attribute of an HDF5 file, which takes milliseconds:
+HDF5 1.14 loops forever if an entry of the file's heap is 0 bytes long."""
 DAMAGED = "The file is damaged: copy it again, or save the model again with model.save(...)."
 OPERATION = "operation "
 _MISSING = re.compile(
     r"(?:Could not locate|Unknown) (?P<kind>class|function|layer):? '(?P<name>[^']+)'"
 )
-"""How Keras says that a name of the configuration is none of its own."""
+"""Keras' messages about a name in the configuration that it does not have."""
 
 
 def accepts(path: Path) -> bool:
@@ -84,20 +89,20 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     """
     config = _read_config(path)
     if not trust:
-        keras_allowed.check(config, files.shown(path))
+        keras_allowlist.check(config, files.shown(path))
     step("importing TensorFlow")
     import_tensorflow()
     _check_backend()
     step("building the model")
     model = _build(config, path, trust=trust)
-    declared = _declared(model, inputs)
+    declared = _declared_inputs(model, inputs)
     sizes = [size for v in model.variables for size in v.shape]
     from dippm.model.relax.tensorflow.paths import named_by_layers
 
     layers = _number_layers(model)
     names = {id(layer): name for layer, name in layers}
 
-    def attempt(bound: Bound) -> RawGraph:
+    def attempt(bound: BoundInputs) -> RawGraph:
         step("calling the model")
         return convert(*_trace(model, declared, bound))
 
@@ -126,9 +131,9 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; refuse one that says two things of the same key.
+    """Return a JSON object; refuse one with two different values for the same key.
 
-    What trains a model is left out: nothing here does, and it names losses and optimizers.
+    Training settings are dropped: they are not needed, and they name losses and optimizers.
     """
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -160,8 +165,8 @@ def _archive_config(path: Path) -> bytes:
 
 _UNREADABLE_ARCHIVE = (
     *(zipfile.BadZipFile, KeyError, EOFError, OSError, struct.error, zlib.error),
-    RuntimeError,  # encrypted, or of a version or a compression that `zipfile` does not know
-    ValueError,  # a name that is no UTF-8, a place before the beginning
+    RuntimeError,  # encrypted, or of an unknown version or compression
+    ValueError,  # a name that is not UTF-8, a negative offset
     OverflowError,
 )
 
@@ -198,13 +203,13 @@ _TEXT, _NO_TEXT, _ABSENT, _FAILED = b"t", b"n", b"a", b"f"
 
 
 def _model_config(h5py: Any, path: Path) -> bytes:
-    """Return what the file has as its configuration: a kind, and the text or the error."""
+    """Return the file's configuration as bytes: a kind, then the text or the error."""
     try:
         with h5py.File(path, "r") as file:
             config = file.attrs.get("model_config")
         if isinstance(config, str):
             config = config.encode("utf-8", "surrogateescape")
-    except Exception as error:  # of HDF5, of numpy for a type that it lacks, of a text's coding
+    except Exception as error:  # of HDF5, numpy or decoding
         return _FAILED + str(error).encode("utf-8", "replace")
     if config is None:
         return _ABSENT
@@ -212,19 +217,19 @@ def _model_config(h5py: Any, path: Path) -> bytes:
 
 
 def _in_a_child(work: Callable[[], bytes]) -> bytes | None:
-    """Return the result of C code that a damaged file may crash or hold up; None where it did.
+    """Return the result of C code, run in a child; None if a damaged file crashed or blocked it.
 
-    Its limit is processor time: a busy machine does not make a good file a damaged one.
+    The limit is processor time, so that a busy machine does not make a good file look damaged.
     """
     ours, its = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the work needs not
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, unused there
         try:
             child = os.fork()
         except OSError as error:
             os.close(ours)
             os.close(its)
-            raise no_process(error) from error
+            raise no_process_error(error) from error
     if not child:
         try:
             os.close(ours)
@@ -256,7 +261,7 @@ def _check_backend() -> None:
 
 
 def _build(config: dict[str, Any], path: Path, *, trust: bool) -> Any:
-    """Build the model without values; with values if one of its layers insists on them."""
+    """Build the model without weights; with weights if one of its layers requires them."""
     import keras
 
     scope: AbstractContextManager[Any] = keras.StatelessScope(initialize_variables=False)
@@ -266,7 +271,7 @@ def _build(config: dict[str, Any], path: Path, *, trust: bool) -> Any:
     except UnsafeModelError:
         raise
     except Exception:
-        keras.backend.clear_session()  # nothing of the attempt shall stay
+        keras.backend.clear_session()  # drop all state of the attempt
     step("building the model with values")
     try:
         return _deserialize(config, trust=trust)
@@ -277,7 +282,7 @@ def _build(config: dict[str, Any], path: Path, *, trust: bool) -> Any:
 
 
 def _unbuildable(error: Exception, path: Path) -> ConversionError:
-    """Name the class that is missing, and the step that needs none; Keras' own words if none is."""
+    """Return an error that names the missing class, if any, or else quotes Keras."""
     cause = _root_cause(error)
     missing = _MISSING.search(cause)
     if missing is not None:
@@ -295,7 +300,7 @@ def _unbuildable(error: Exception, path: Path) -> ConversionError:
 
 
 def _root_cause(error: BaseException) -> str:
-    """Return the first line of the error that Keras' own errors wrap."""
+    """Return the first line of the innermost cause of a Keras error."""
     cause, link = error, error.__context__
     while link is not None:
         if str(link).strip() and not isinstance(link, KeyError):
@@ -306,8 +311,8 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _deserialize(config: dict[str, Any], *, trust: bool) -> Any:
-    config = copy.deepcopy(config)  # Keras empties what it reads
-    with contextlib.nullcontext() if trust else keras_allowed.allowed_parts_only():
+    config = copy.deepcopy(config)  # Keras empties the dictionary that it reads
+    with contextlib.nullcontext() if trust else keras_allowlist.allowed_parts_only():
         return _build_parts(config, trust=trust)
 
 
@@ -329,7 +334,7 @@ def _build_parts(config: dict[str, Any], *, trust: bool) -> Any:
 
 
 def _with_operations(config: Any) -> Any:
-    """Tell `a + b` from the layer `Add`, in place: HDF5 files give both the same name."""
+    """Distinguish `a + b` from the layer `Add`, in place: HDF5 files give both the same name."""
     import keras
 
     for item in objects_in(config):
@@ -347,7 +352,7 @@ def _with_operations(config: Any) -> Any:
 def _operations() -> dict[str, Any]:
     """Return Keras' own operations, and the layers of its applications, by name.
 
-    HDF5 files hold them, but not where they are from.
+    HDF5 files contain these names without their modules.
     """
     import keras
     from keras.src.applications import convnext, inception_resnet_v2
@@ -368,7 +373,7 @@ def _operations() -> dict[str, Any]:
     return found
 
 
-def _declared(model: Any, spec: InputSpec) -> list[Declared]:
+def _declared_inputs(model: Any, spec: InputSpec) -> list[DeclaredInput]:
     tensors = getattr(model, "inputs", None) if getattr(model, "built", False) else None
     if tensors:
         return [_of_tensor(i, tensor) for i, tensor in enumerate(tensors)]
@@ -381,10 +386,10 @@ def _declared(model: Any, spec: InputSpec) -> list[Declared]:
     axis = spec.batch_axes.get(name, 0)
     full = shape if axis is None else (*shape[:axis], None, *shape[axis:])
     model.build(full)
-    return [Declared(name or "input", "input_0", full, 1)]
+    return [DeclaredInput(name or "input", "input_0", full, 1)]
 
 
-def _of_tensor(position: int, tensor: Any) -> Declared:
+def _of_tensor(position: int, tensor: Any) -> DeclaredInput:
     import tensorflow as tf
 
     dtype = tf.as_dtype(tensor.dtype)
@@ -394,11 +399,11 @@ def _of_tensor(position: int, tensor: Any) -> Declared:
         )
     is_whole = dtype.is_integer or dtype.is_bool
     shape = tuple(tensor.shape)
-    return Declared(tensor.name, f"input_{position}", shape, dtype.as_datatype_enum, is_whole)
+    return DeclaredInput(tensor.name, f"input_{position}", shape, dtype.as_datatype_enum, is_whole)
 
 
 def _number_layers(model: Any) -> list[tuple[Any, str]]:
-    """Give the layers names that scopes keep unmistakable; return them with those they had."""
+    """Rename layers to names that are unique as scopes; return each with its former name."""
     from dippm.model.relax.tensorflow.paths import numbered
 
     layers = [model, *(layer for layer in model._flatten_layers() if layer is not model)]
@@ -409,9 +414,9 @@ def _number_layers(model: Any) -> list[tuple[Any, str]]:
 
 
 def _trace(
-    model: Any, declared: Sequence[Declared], bound: Bound
-) -> tuple[Any, Sequence[Declared], Bound, list[str]]:
-    """Call the model on placeholders; return what `convert` takes."""
+    model: Any, declared: Sequence[DeclaredInput], bound: BoundInputs
+) -> tuple[Any, Sequence[DeclaredInput], BoundInputs, list[str]]:
+    """Call the model on placeholders; return the arguments of `convert`."""
     import keras
     import tensorflow as tf
 
@@ -439,7 +444,7 @@ def _trace(
 
 
 def _with_states(graph: Any) -> Any:
-    """Return a graph's definition, with the variables that it captured beside the weights."""
+    """Return a graph's definition, including captured variables that are not weights."""
     definition = graph.as_graph_def()
     nodes = {node.name: node for node in definition.node}
     for outside, inside in graph.captures:
@@ -452,7 +457,7 @@ def _with_states(graph: Any) -> Any:
     return definition
 
 
-def _uncallable(error: Exception, bound: Bound) -> ModelFileError:
+def _uncallable(error: Exception, bound: BoundInputs) -> ModelFileError:
     import tensorflow as tf
 
     wanted = [

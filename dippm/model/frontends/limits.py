@@ -1,4 +1,4 @@
-"""`Limits`: what one conversion may use."""
+"""`Limits`: time and memory of one conversion."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MOST_TIMES = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one conversion may use.
+    """Limits of one conversion.
 
     Attributes:
-        timeout_s: wall time from request to answer, the start of the process included, for a graph
-            of up to 100,000 operators; larger ones get more, see `times`. Infinite for no limit.
-        memory_limit_mb: private memory of the process (`RLIMIT_DATA`).
+        timeout_s: wall time from request to answer, including the start of the process, for a graph
+            of up to 100,000 operators; larger ones get more, see `time_factor`. Infinite for none.
+        memory_limit_mb: limit on the private memory of the process (`RLIMIT_DATA`).
 
     Raises:
-        ConditionsError: if one of them is no such limit.
+        ConditionsError: if a value is not a valid limit.
     """
 
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -48,6 +48,6 @@ def _is_number(value: object, kind: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def times(operators: int) -> float:
-    """Return how often a graph may use up the time limit: in proportion to its size, up to 10."""
+def time_factor(operators: int) -> float:
+    """Return the factor on the time limit for a graph, in proportion to its size, from 1 to 10."""
     return min(max(operators / OPERATORS, 1.0), MOST_TIMES)

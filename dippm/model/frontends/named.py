@@ -1,6 +1,6 @@
 """Models by name: `timm:NAME`, `torchvision:NAME`, `hf-config:FOLDER`, `dippm:NAME`.
 
-No weights, no download.
+They are built without weights, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dippm.model.frontends.objects import objects_in
 from dippm.model.frontends.torch.input_shapes import FRAMES
 from dippm.model.frontends.torch.usual_inputs import chosen
 from dippm.model.frontends.worker import step
-from dippm.model.frontends.worker_errors import short_of_memory
+from dippm.model.frontends.worker_errors import find_memory_error
 from dippm.model.relax.raw_graph import RawGraph
 from dippm.model.vision_operators import declare_vision_operators
 
@@ -49,7 +49,7 @@ KERNELS = frozenset(
     eager sdpa flex_attention flash_attention_2 flash_attention_3 batched_mm grouped_mm
     """.split()
 )
-"""Implementations of attention and of experts that transformers brings itself."""
+"""Implementations of attention and experts that transformers contains itself."""
 
 TIMM_KEYS = frozenset(("architecture", "backbone"))
 WEIGHT_KEYS = frozenset(("checkpoint_path", "pretrained_cfg_overlay", "pretrained_strict"))
@@ -60,17 +60,17 @@ LIBRARIES = {
     "dippm": "torch",
 }
 OF_LIBRARY = {"transformers": "hf", "torchvision": "timm"}
-"""Extra that brings a library, of networks that we build with one."""
+"""Extra that installs the library of a network, for networks that we build with one."""
 
 
 def is_name(source: str) -> bool:
-    """Return whether a source is a model by name."""
+    """Return whether a source is the name of a model."""
     prefix, colon, rest = source.partition(":")
     return bool(colon and rest) and prefix in LIBRARIES
 
 
 def prepare() -> None:
-    """Import what every conversion needs, while the caller still works."""
+    """Import the libraries of every conversion, while the caller still works."""
     from dippm.model.frontends import pytorch
 
     pytorch.prepare()
@@ -95,13 +95,13 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """A model by name.
+class NamedModel:
+    """A model that was built by name.
 
     Attributes:
-        module: in evaluation mode.
-        shapes: of its inputs, without the batch; empty if the module itself tells.
-        notes: what was chosen for them.
+        module: the model in evaluation mode.
+        shapes: shapes of its inputs without the batch; empty to infer them from the module.
+        notes: remarks on the chosen inputs.
     """
 
     module: torch.nn.Module
@@ -109,12 +109,12 @@ class Built:
     notes: tuple[str, ...] = ()
 
 
-def build(source: str, device: str) -> Built:
+def build(source: str, device: str) -> NamedModel:
     """Build the named model on a device.
 
     Args:
-        source: for instance "timm:resnet50".
-        device: "meta" for a model without weights; elsewhere they are random, never downloaded.
+        source: name of the model, such as "timm:resnet50".
+        device: "meta" for a model without weights; on others they are random, never downloaded.
 
     Raises:
         UnknownNameError: if the library has no model of this name.
@@ -134,21 +134,21 @@ def build(source: str, device: str) -> Built:
 
 
 def config_file(name: str) -> Path:
-    """Return the configuration that an `hf-config:` source points to."""
-    path = Path(os.path.expanduser(name))  # the method of Path refuses unknown users
+    """Return the path of the configuration that an `hf-config:` source names."""
+    path = Path(os.path.expanduser(name))  # `Path.expanduser` raises for unknown users
     return path / "config.json" if os.path.isdir(path) else path
 
 
-def _timm(name: str, device: torch.device) -> Built:
+def _timm(name: str, device: torch.device) -> NamedModel:
     declare_vision_operators()
     import timm
 
     if not timm.is_model(name.partition(".")[0]):
         raise _unknown("timm", name, timm.list_models())
-    return Built(_built(lambda: timm.create_model(name, pretrained=False), device))
+    return NamedModel(_build_on(lambda: timm.create_model(name, pretrained=False), device))
 
 
-def _torchvision(name: str, device: torch.device) -> Built:
+def _torchvision(name: str, device: torch.device) -> NamedModel:
     declare_vision_operators()
     import torchvision
 
@@ -159,20 +159,20 @@ def _torchvision(name: str, device: torch.device) -> Built:
 
     def make() -> torch.nn.Module:
         takes = inspect.signature(builder).parameters
-        extra = {k: None for k in ("weights_backbone",) if k in takes}  # its default downloads
+        extra = {k: None for k in ("weights_backbone",) if k in takes}  # the default would download
         return builder(weights=None, **extra)  # type: ignore[no-any-return]
 
-    module = _built(make, device)
+    module = _build_on(make, device)
     size = getattr(module, "image_size", None)
-    if isinstance(size, int):  # built for it, whatever size its published weights were tuned to
-        return Built(module, {"": (3, size, size)})
+    if isinstance(size, int):  # the size that it is built for
+        return NamedModel(module, {"": (3, size, size)})
     weights = next(iter(torchvision.models.get_model_weights(builder)), None)
     shapes, notes = _of_preset(weights) if weights else ({}, ())
-    return Built(module, shapes, notes)
+    return NamedModel(module, shapes, notes)
 
 
 def _of_preset(weights: Any) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
-    """Return the inputs for the preprocessing that published weights come with."""
+    """Return the inputs that fit the preprocessing of the published weights."""
     preset = weights.transforms()
     kind = type(preset).__name__
     if kind == "OpticalFlow":
@@ -192,7 +192,7 @@ def _of_preset(weights: Any) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...
     return {"": shape}, (chosen("a square image", shape, "its weights fix the shorter side"),)
 
 
-def _hf_config(name: str, device: torch.device) -> Built:
+def _hf_config(name: str, device: torch.device) -> NamedModel:
     file = config_file(name)
     if not files.is_regular(file):
         raise ModelNotFoundError(
@@ -200,7 +200,7 @@ def _hf_config(name: str, device: torch.device) -> Built:
             "Give a folder with a config.json, or the file itself. Nothing is downloaded: "
             "`hf download NAME config.json --local-dir FOLDER` fetches one from the Hub.",
         )
-    declare_vision_operators()  # transformers imports torchvision where it finds it
+    declare_vision_operators()  # transformers imports torchvision if it is installed
     import transformers
 
     cleaned = file
@@ -214,7 +214,7 @@ def _hf_config(name: str, device: torch.device) -> Built:
             )
     except UnsafeModelError:
         raise
-    except Exception as error:  # of whatever kind: it checks the fields by itself
+    except Exception as error:  # of any kind: transformers checks the fields itself
         words = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelFileError(
             f"{file} is not a configuration that transformers knows: "
@@ -223,11 +223,11 @@ def _hf_config(name: str, device: torch.device) -> Built:
         ) from error
     config.use_cache = False
     try:
-        return Built(_built(lambda: _architecture(transformers, config), device))
+        return NamedModel(_build_on(lambda: _architecture(transformers, config), device))
     except MemoryError:
         raise
     except (ArithmeticError, TypeError, ValueError, LookupError, RuntimeError) as error:
-        if short_of_memory(error) is not None:
+        if find_memory_error(error) is not None:
             raise
         words = (str(error).strip().splitlines() or [""])[0][:300]
         raise ModelFileError(
@@ -237,13 +237,13 @@ def _hf_config(name: str, device: torch.device) -> Built:
 
 
 def _without_code(document: Any, file: Path) -> Any:
-    """Return a configuration without its own code; refuse one that names code or weights elsewhere.
+    """Return a configuration without custom code; refuse references to code or weights elsewhere.
 
-    transformers takes kernels for attention from a repository on a hub, and timm takes a model from
-    one, or from a folder, where a configuration names it so.
+    A configuration can make transformers fetch attention kernels from a hub repository, and timm
+    load a model from a repository or a folder.
 
     Raises:
-        UnsafeModelError: names what would be loaded.
+        UnsafeModelError: naming the code or weights that would be loaded.
     """
     for item in objects_in(document):
         item.pop("auto_map", None)
@@ -264,12 +264,12 @@ def _without_code(document: Any, file: Path) -> Any:
 
 
 def _is_timm_name(value: str) -> bool:
-    """Return whether this names a model, not where one is; also the spelling "user/model"."""
+    """Return whether this is the name of a model, also "user/model", and not a location."""
     return ":" not in value and "\\" not in value and not value.startswith(("/", ".", "~"))
 
 
 def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
-    """Build the architecture that the configuration names, the bare model if it names none."""
+    """Build the architecture that the configuration names, or the bare model if it names none."""
     for name in config.architectures or ():
         kind: Any = getattr(transformers, name, None)
         if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
@@ -278,7 +278,7 @@ def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
     return transformers.AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-any-return]
 
 
-def _published(name: str, device: torch.device) -> Built:
+def _published(name: str, device: torch.device) -> NamedModel:
     from dippm.model.networks.published import PUBLISHED
 
     found = PUBLISHED.get(name.casefold())
@@ -290,10 +290,10 @@ def _published(name: str, device: torch.device) -> Built:
             f'pip install "dippm[{OF_LIBRARY[found.library]}]"',
         )
     declare_vision_operators()
-    return Built(_built(found.make, device), found.shapes)
+    return NamedModel(_build_on(found.make, device), found.shapes)
 
 
-BUILDERS: dict[str, Callable[[str, torch.device], Built]] = {
+BUILDERS: dict[str, Callable[[str, torch.device], NamedModel]] = {
     "timm": _timm,
     "torchvision": _torchvision,
     "hf-config": _hf_config,
@@ -301,8 +301,8 @@ BUILDERS: dict[str, Callable[[str, torch.device], Built]] = {
 }
 
 
-def _built(make: Callable[[], torch.nn.Module], device: torch.device) -> torch.nn.Module:
-    """Build on a device; constructors that read numbers back get real memory instead of "meta"."""
+def _build_on(make: Callable[[], torch.nn.Module], device: torch.device) -> torch.nn.Module:
+    """Build on a device; in real memory rather than on "meta" if the constructor reads numbers."""
     from dippm.model.frontends.torch.constant_folding import BuildsNumbers
 
     try:

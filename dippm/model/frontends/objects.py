@@ -1,4 +1,4 @@
-"""Objects of a JSON document, wherever they stand: what a check of a stranger's file looks at."""
+"""The nested objects of a JSON document, for checks of untrusted files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def objects_in(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield each object of a document, however deep; one is entered once the next is asked for.
+    """Yield each object of a document at any depth; enter it only when the next is requested.
 
-    So what was taken out of an object meanwhile is not entered.
+    So the caller can remove parts of an object before they are entered.
     """
     stack = [document]
     while stack:

@@ -1,7 +1,7 @@
 """ONNX files → `RawGraph`.
 
-Weights are never read, so external data may be absent. How the batch is bound: `relax.onnx.batch`,
-`relax.onnx.at_marker`.
+Weights are never read, so external data may be absent. `relax.onnx.inputs` and
+`relax.onnx.at_marker` bind the batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME = "onnx"
 
 
 def accepts(path: Path) -> bool:
-    """Return whether a file is an ONNX model; it may be cut short or lack its external data."""
+    """Return whether a file is an ONNX model, even if truncated or without its external data."""
     try:
         return looks_like_onnx(mapped(Path(path)))
     except (OSError, ValueError):
@@ -50,13 +50,13 @@ def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
 
     Args:
         path: the `.onnx` file.
-        inputs: shapes without the batch; may be empty if the file says every size.
-        trust: unused, for nothing in an ONNX file is run.
+        inputs: shapes without the batch; may be empty if the file states every size.
+        trust: unused, because an ONNX file contains no code.
 
     Raises:
         ModelNotFoundError: if there is no such file.
         ModelFileError: if the file is damaged.
-        InputShapeError: if the shapes do not fit the model, or sizes stay open.
+        InputShapeError: if the shapes do not fit the model, or leave sizes unknown.
         ConversionError: if an operator's result has no static shape.
     """
     path = Path(path)
@@ -78,10 +78,10 @@ def load_bytes(
     """Convert a serialized ONNX model.
 
     Args:
-        data: the model, with or without the contents of its large tensors.
+        data: the serialized model, with or without the contents of its large tensors.
         inputs: shapes without the batch.
-        name: how errors call the model.
-        folder: where small tensors in external files are looked for.
+        name: name of the model in errors.
+        folder: folder in which small tensors in external files are looked up.
 
     Raises:
         ModelFileError: one of its subclasses, with the next step in `hint`.
@@ -127,7 +127,7 @@ def _parse(data: bytes, folder: Path | None, name: str) -> onnx.ModelProto:
 
 @contextmanager
 def _well_formed(name: str) -> Iterator[None]:
-    """Say of what breaks on a graph that protobuf can read: the file is to blame."""
+    """Convert errors on a graph that protobuf can read into an error about the file."""
     try:
         yield
     except ModelFileError:
@@ -141,7 +141,7 @@ def _well_formed(name: str) -> Iterator[None]:
 
 
 def damaged(name: str, error: BaseException) -> ModelFileError:
-    """Return the error for bytes that are no ONNX model."""
+    """Return the error for bytes that are not an ONNX model."""
     return ModelFileError(
         f"{name}: not a complete ONNX model ({str(error)[:300] or type(error).__name__})",
         "The file is cut short or damaged; copy or export it again.",

@@ -1,7 +1,7 @@
-"""PaddlePaddle programs (`.json` or `.pdmodel`, beside `.pdiparams`) → `RawGraph`, by way of ONNX.
+"""PaddlePaddle programs (`.json` or `.pdmodel` with `.pdiparams`) → `RawGraph`, by way of ONNX.
 
-The parameter file is not read as long as the exporter does not ask for it: the program itself
-says the shape of every parameter. Paddle must never share a process with TensorFlow.
+The parameter file is read only if the exporter needs it: the program itself states the shape of
+every parameter. Paddle must never share a process with TensorFlow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dippm.model.frontends import registry
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.objects import objects_in
 from dippm.model.frontends.paddle_layers import layers_of, name_nodes, outer_operators
-from dippm.model.frontends.paddle_mends import mend, name_groups
+from dippm.model.frontends.paddle_rewrites import name_groups, rewrite
 from dippm.model.frontends.worker import step
 from dippm.model.relax.raw_graph import RawGraph
 
@@ -55,10 +55,10 @@ def accepts(path: Path) -> bool:
 
 
 def find_program(path: Path) -> Path:
-    """Return the program file that a path stands for.
+    """Return the program file for a path.
 
     Args:
-        path: the program, its parameter file, the prefix of both, or the folder that they are in.
+        path: the program, its parameter file, the common prefix, or the folder of both.
 
     Raises:
         ModelNotFoundError: if there is no such program.
@@ -100,8 +100,8 @@ def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
 
     Args:
         path: see `find_program`.
-        inputs: shapes without the batch; may be empty if the program says every size.
-        trust: unused, for the exporter reads the program as data.
+        inputs: shapes without the batch; may be empty if the program states every size.
+        trust: unused, because the exporter reads the program as data.
 
     Raises:
         ModelNotFoundError: if there is no such program.
@@ -115,7 +115,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
     from dippm.model.frontends.onnx import load_bytes
 
     step("reading the program")
-    with _as_json(program) as (document, parameters), _mended(document, program) as known:
+    with _as_json(program) as (document, parameters), _rewritten_file(document, program) as known:
         step("exporting with Paddle2ONNX")
         data = _export(exporter, *known, parameters, program)
     return load_bytes(data, inputs, name=program.name)
@@ -165,7 +165,7 @@ def _document(program: Path) -> dict[str, Any]:
 
 
 def _check_operators(document: dict[str, Any], program: Path) -> None:
-    """Refuse lists of tensors: Paddle2ONNX ends its whole process when it meets one."""
+    """Refuse lists of tensors, because Paddle2ONNX ends its process at one."""
     found = (item.get("#") for item in objects_in(document["program"]))
     lists = sorted({name for name in found if isinstance(name, str) and _LISTS.fullmatch(name)})
     if lists:
@@ -199,8 +199,8 @@ def _exporter() -> Callable[..., bytes]:
     return export
 
 
-def _exported() -> frozenset[str]:
-    """Return the operators that Paddle2ONNX says it exports; it ends its process at any other."""
+def _exportable_operators() -> frozenset[str]:
+    """Return the operators that Paddle2ONNX can export; it ends its process at any other."""
     import paddle2onnx.paddle2onnx_cpp2py_export as compiled
 
     listed = getattr(compiled, "get_all_supported_operators_pir", list)
@@ -209,9 +209,9 @@ def _exported() -> frozenset[str]:
 
 @contextmanager
 def _no_shell() -> Iterator[None]:
-    """Let the import of Paddle ask a shell for the version of the C library in vain.
+    """Make Paddle's import fail to ask a shell for the version of the C library.
 
-    It matters to Paddle below glibc 2.23 only, and the sandbox of a worker has no shell.
+    Paddle needs it below glibc 2.23 only, and the sandbox of a worker has no shell.
     """
     import subprocess
 
@@ -232,7 +232,7 @@ def _no_shell() -> Iterator[None]:
 
 @contextmanager
 def _as_json(program: Path) -> Iterator[tuple[Path, Path]]:
-    """Give a program in Paddle's present form, and its parameter file, which may not exist."""
+    """Yield a program in Paddle's current format, and its parameter file, which may not exist."""
     parameters = _parameters(program)
     if program.suffix != ".pdmodel":
         yield program, parameters
@@ -257,17 +257,17 @@ def _as_json(program: Path) -> Iterator[tuple[Path, Path]]:
 
 
 @contextmanager
-def _mended(document: Path, program: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Give a program in words that Paddle2ONNX knows: its file, and what it holds.
+def _rewritten_file(document: Path, program: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield a program rewritten for Paddle2ONNX: its file and its content.
 
     Raises:
-        ConversionError: if it cannot export an operator of it.
+        ConversionError: if Paddle2ONNX cannot export one of its operators.
     """
     content = _document(document)
     _check_operators(content, program)
     before = json.dumps(content)
     try:
-        mend(content, program.name, _exported())
+        rewrite(content, program.name, _exportable_operators())
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ModelFileError):
             raise
@@ -292,7 +292,7 @@ def _export(
     parameters: Path,
     program: Path,
 ) -> bytes:
-    """Export without weights; if the exporter asks for their values, with them."""
+    """Export without weights, or with them if the exporter needs their values."""
     shapes, layers = list(_stored_shapes(content)), layers_of(content)
 
     def run(weights: str) -> onnx.ModelProto:
@@ -306,13 +306,13 @@ def _export(
         return _with_shapes(run(""), shapes, layers)
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         if not parameters.is_file():
-            raise _failed(
+            raise _export_error(
                 program, error, f"; its parameter file {parameters.name} is absent"
             ) from (error)
     try:
         return bytes(run(str(parameters)).SerializeToString())
     except (ValueError, RuntimeError) as error:
-        raise _failed(program, error) from error
+        raise _export_error(program, error) from error
 
 
 def _run(exporter: Callable[..., bytes], document: Path, parameters: str) -> bytes:
@@ -346,7 +346,7 @@ def _run(exporter: Callable[..., bytes], document: Path, parameters: str) -> byt
 def _with_shapes(
     model: onnx.ModelProto, stored: list[tuple[str, list[int], int]], layers: Mapping[str, str]
 ) -> bytes:
-    """Add the parameters as tensors without contents, and the layers to the nodes' names."""
+    """Add parameters as tensors without contents, and layer paths to node names."""
     import onnx
 
     read = set(_read_in(model.graph))
@@ -365,7 +365,7 @@ def _with_shapes(
 
 
 def _read_in(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield what the nodes of a graph read, those of loops and branches as well."""
+    """Yield the names that nodes of a graph read, also within loops and branches."""
     for node in graph.node:
         yield from node.input
         for attribute in node.attribute:
@@ -378,7 +378,7 @@ def _has_subgraph(node: onnx.NodeProto) -> bool:
     return any(attribute.HasField("g") for attribute in node.attribute)
 
 
-def _failed(program: Path, error: BaseException, more: str = "") -> ConversionError:
+def _export_error(program: Path, error: BaseException, more: str = "") -> ConversionError:
     return ConversionError(
         f"{program.name}: Paddle2ONNX cannot export this program ({str(error)[-400:].strip()})"
         + more,

@@ -1,7 +1,7 @@
-"""Which layers the operators of a Paddle program stand in, carried through Paddle2ONNX.
+"""The layers of the operators in a Paddle program, carried through Paddle2ONNX.
 
-Paddle notes the classes of the layers around an operator: "/Sequential_1/Conv2D/". Paddle2ONNX
-counts the operators of a kind: the result of the second convolution is "p2o.pd_op.conv2d.1.0".
+Paddle records the classes of the layers around an operator: "/Sequential_1/Conv2D/". Paddle2ONNX
+numbers the operators of a kind: the result of the second convolution is "p2o.pd_op.conv2d.1.0".
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _RESULT = "p2o.pd_op."
 
 
 def outer_operators(document: Mapping[str, Any]) -> Any:
-    """Return the operators of a program that are in no nested block; a damaged one's may be any.
+    """Return the operators outside nested blocks; in a damaged program, of any type.
 
     Raises:
         LookupError: if there are none.
-        TypeError: if a part of the way to them is of another kind.
+        TypeError: if an enclosing part has another type.
     """
     return document["program"]["regions"][0]["blocks"][0]["ops"]
 
 
 def layers_of(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the layers of each operator of a program, by what Paddle2ONNX calls its results.
+    """Return the layers of each operator, by the name that Paddle2ONNX gives its results.
 
-    Empty if the program has nested blocks, whose operators would be counted too.
+    Empty if the program has nested blocks, because their operators are numbered too.
     """
     counts: Counter[str] = Counter()
     found: dict[str, str] = {}
@@ -53,9 +53,9 @@ def _noted(operator: Mapping[str, Any]) -> str:
 
 
 def name_nodes(model: onnx.ModelProto, layers: Mapping[str, str]) -> None:
-    """Write the layers of each operator into its name, in place, as PyTorch's exporter does.
+    """Write the layers of each operator into its node's name, as PyTorch's exporter does.
 
-    One operator of Paddle can be several of ONNX; the last of them writes its result.
+    An operator of Paddle may become several nodes; the last one writes its result.
     """
     current = ""
     for node in reversed(model.graph.node):

@@ -1,7 +1,7 @@
-"""Frontends of other distributions, asked so that a broken one harms nobody else's files.
+"""Frontends of other distributions, isolated so that a broken one affects no other files.
 
-A plug-in is imported and asked in the caller, on a thread of its own with a time limit. One that
-raises or does not answer claims nothing, a warning names it, and `dippm doctor` shows it.
+A plug-in is imported and called in the caller, on a thread of its own with a time limit. If it
+raises or does not answer it claims no file, a warning names it, and `dippm doctor` shows it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from dippm.errors import ModelFileError, PluginWarning
 
 GROUP = "dippm.frontends"
 LIMIT_S = 20.0
-"""`accepts` has to be cheap; this is long for an import on a slow disk."""
+"""Time limit of a call; `accepts` must be cheap, so this is generous for a slow disk."""
 
 _faults: dict[str, str] = {}
 _hung: set[str] = set()
 
 
-def found() -> tuple[EntryPoint, ...]:
-    """Return the entry points that are installed, by name."""
+def installed() -> tuple[EntryPoint, ...]:
+    """Return the installed entry points, sorted by name."""
     try:
         return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.name))
-    except Exception as error:  # metadata that somebody wrote by hand
+    except Exception as error:  # hand-written metadata may be invalid
         _blame("entry points", f"the metadata of a package cannot be read ({_words(error)})")
         return ()
 
 
 def accepts(name: str, module: str, path: Path) -> bool:
-    """Return whether a plug-in claims a file; a broken one does not.
+    """Return whether a plug-in claims a file; false for a broken plug-in.
 
     Raises:
-        ModelFileError: if the plug-in itself says what is wrong with the file.
+        ModelFileError: if the plug-in itself reports an error in the file.
     """
     try:
         claimed: bool = _ask(module, lambda frontend: bool(frontend.accepts(path)))
@@ -53,7 +53,7 @@ def accepts(name: str, module: str, path: Path) -> bool:
 
 
 def fault(module: str) -> str:
-    """Return what is wrong with a plug-in, empty if it can be imported and has what it needs."""
+    """Return the fault of a plug-in; "" if it can be imported and has all required names."""
     try:
         missing = _ask(
             module, lambda m: [n for n in ("accepts", "load") if not callable(getattr(m, n, None))]
@@ -66,7 +66,7 @@ def fault(module: str) -> str:
 
 
 def faults_hint() -> str:
-    """Return a sentence about the plug-ins that could not be asked; empty if all could."""
+    """Return a sentence about plug-ins that failed; "" if none did."""
     if not _faults:
         return ""
     listed = "; ".join(f"{who}: {why}" for who, why in _faults.items())

@@ -24,11 +24,11 @@ from dippm.errors import (
     UnknownFormatError,
     UnsafeModelError,
 )
-from dippm.model.frontends.deadline import Frames, frames_of, innermost_part, within
+from dippm.model.frontends.deadline import Frames, frames_of, innermost_part, time_limit
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.torch.archive import archive_kind, load_pickled
 from dippm.model.frontends.worker import locating, step
-from dippm.model.frontends.worker_errors import took_too_long
+from dippm.model.frontends.worker_errors import out_of_time_error
 from dippm.model.relax.raw_graph import RawGraph
 from dippm.model.vision_operators import declare_vision_operators
 
@@ -41,7 +41,7 @@ NAME = "pytorch"
 
 
 def accepts(path: Path) -> bool:
-    """Return whether this is one of PyTorch's own files."""
+    """Return whether a file is in one of PyTorch's own formats."""
     return path.is_file() and archive_kind(path) is not None
 
 
@@ -57,7 +57,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
 
     Raises:
         UnsafeModelError: if loading could run code and `trust` is false.
-        ModelFileError: one of its other subclasses.
+        ModelFileError: one of its subclasses, with the next step in `hint`.
     """
     kind = archive_kind(path)
     require_trust(path, kind, trust=trust)
@@ -76,7 +76,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
 
 
 def require_trust(path: Path, kind: str | None, *, trust: bool) -> None:
-    """Refuse archives that carry code.
+    """Refuse archives that contain code.
 
     Raises:
         UnsafeModelError: if the kind can run code and `trust` is false.
@@ -107,12 +107,12 @@ def convert_module(module: torch.nn.Module, inputs: InputSpec) -> RawGraph:
 
 @dataclass(frozen=True, slots=True)
 class ProgramBytes:
-    """An exported program for the worker, with what `Exported` says about it.
+    """A serialized exported program for the worker, with the fields of `Exported`.
 
     Attributes:
-        data: the program.
+        data: the serialized program.
         batch, batch_is_symbolic, notes: see `Exported`.
-        schemas: of operators that the worker does not know, see `foreign_operators`.
+        schemas: schemas of operators unknown to the worker, see `foreign_operators`.
     """
 
     data: bytes
@@ -123,11 +123,11 @@ class ProgramBytes:
 
 
 def _place_in(module: torch.nn.Module, frames: Frames) -> str:
-    """Return in which part of a module, and on which line of it, calls were; "" if in none."""
+    """Return the part of a module, and its line, that stack frames are in; "" if none."""
     paths: dict[int, str] = {}
 
     def name_of(part: object) -> str | None:
-        if not paths and type(part) is type(module):  # itself, or its copy without weights
+        if not paths and type(part) is type(module):  # itself or its weightless copy
             paths.update({id(inner): path for path, inner in part.named_modules()})
         path = paths.get(id(part))
         return None if path is None else path or "the model"
@@ -142,7 +142,7 @@ def export_bytes(
 
     Raises:
         InputShapeError: if the inputs do not fit the model.
-        ConversionError: if `torch.export` cannot follow the model, or not in this time.
+        ConversionError: if `torch.export` cannot trace the model, or not within this time.
     """
     import torch
 
@@ -152,17 +152,17 @@ def export_bytes(
 
     buffer = io.BytesIO()
     try:
-        with quiet(), within(min(timeout_s, threading.TIMEOUT_MAX)):
+        with quiet(), time_limit(min(timeout_s, threading.TIMEOUT_MAX)):
             exported = export(module, inputs)
             schemas = foreign_schemas(exported.program)
             program = with_data_flow(exported.program) if schemas else exported.program
             torch.export.save(slimmed(program), buffer)
     except TimeoutError as error:
         where = "exporting" + _place_in(module, frames_of(error))
-        raise took_too_long(timeout_s, where) from None
+        raise out_of_time_error(timeout_s, where) from None
     except DippmError:
         raise
-    except (Exception, SystemExit) as error:  # code of the user, here in the caller
+    except (Exception, SystemExit) as error:  # raised by user code in this process
         raise ConversionError(
             f"{type(module).__name__} cannot be exported: {type(error).__name__}: "
             f"{str(error)[:300]}",
@@ -186,7 +186,7 @@ def load_program(
     notes: Sequence[str] = (),
     schemas: Sequence[str] = (),
 ) -> RawGraph:
-    """Convert what `export_bytes` made; it is ours, so it needs no trust."""
+    """Convert the result of `export_bytes`; it is our own file, so it needs no trust."""
     import torch
 
     from dippm.model.frontends.torch import data_dependent_sizes, foreign_operators
@@ -207,13 +207,13 @@ def _load_pt2(path: Path, inputs: InputSpec) -> Exported:
         try:
             program = _load_program(path)
         except Exception as error:
-            raise _damaged(path, "an exported program (.pt2)", error) from error
+            raise _damaged_error(path, "an exported program (.pt2)", error) from error
         step("exporting")
         return re_export(program, inputs)
 
 
 def _load_program(path: Path) -> torch.export.ExportedProgram:
-    """Load a program, with the operators of torchvision if it does not load without them."""
+    """Load a program; retry with the operators of torchvision if that fails."""
     import torch
 
     try:
@@ -224,7 +224,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
 
 
 def _convert_torchscript(path: Path, inputs: InputSpec) -> RawGraph:
-    """Convert without weights; with them if the archive has constants that must stay on the CPU."""
+    """Convert without weights, or with them if the archive has constants that need the CPU."""
     try:
         return convert_module(_load_torchscript(path, "meta"), inputs)
     except ModelFileError:
@@ -245,12 +245,12 @@ def _load_torchscript(path: Path, device: str) -> torch.nn.Module:
             declare_vision_operators()
             script = torch.jit.load(path, map_location=device)
     except Exception as error:
-        raise _damaged(path, "a TorchScript archive", error) from error
+        raise _damaged_error(path, "a TorchScript archive", error) from error
     compute_sizes_as_numbers(script)
     return script  # type: ignore[no-any-return]
 
 
-def _damaged(path: Path, format_name: str, error: Exception) -> ModelFileError:
+def _damaged_error(path: Path, format_name: str, error: Exception) -> ModelFileError:
     words = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
     return ModelFileError(
         f"{path.name} looks like {format_name} but cannot be read: {words}",
@@ -270,7 +270,7 @@ def _to_graph(exported: Exported) -> RawGraph:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what PyTorch's exporter prints; its errors are raised anyway."""
+    """Silence the output of PyTorch's exporter; its errors are raised anyway."""
     import warnings
 
     known = logging.root.manager.loggerDict

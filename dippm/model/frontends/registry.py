@@ -1,8 +1,8 @@
-"""Which frontend reads a source: by name, by content, by type of object.
+"""The frontend for a source, chosen by name, content or type of object.
 
 To add a framework, add a row to `BUILT_IN`, or from another distribution register the module under
-the entry point group "dippm.frontends". Modules are imported when they are first asked, and they
-import their framework only in the worker.
+the entry point group "dippm.frontends". Modules are imported when first needed, and they import
+their framework only in the worker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dippm.errors import (
     UnknownNameError,
     UntestedVersionWarning,
 )
-from dippm.model.frontends import named, plugins, unread_formats
+from dippm.model.frontends import named, plugins, unsupported_formats
 from dippm.model.frontends.frontend import Frontend
 from dippm.model.frontends.zip_names import is_broken
 
@@ -50,14 +50,14 @@ FORMATS = (
 
 
 TESTED_TORCH = ((2, 13), (2, 14))
-"""First and last minor version of torch that the tests pass with; the extra torch brings one."""
+"""First and last minor version of torch that is tested; the extra "torch" installs one."""
 
 NEEDS_OLDER_PYTHON = {"paddle": (3, 13)}
-"""Extras of which a Python has no packages from this version on; pyproject.toml leaves them out."""
+"""First Python version without packages of an extra; pyproject.toml leaves them out there."""
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that installs an extra, or what to do where this Python cannot have it."""
+    """Return the command that installs an extra, or the alternative if this Python has none."""
     command = f'pip install "dippm[{extra}]"'
     since = NEEDS_OLDER_PYTHON.get(extra)
     if since is None or sys.version_info < since:
@@ -70,7 +70,7 @@ def install_hint(extra: str) -> str:
 
 
 def untested_torch() -> str:
-    """Return what to say of the torch that is installed; "" if it is tested, or is none."""
+    """Return a warning about an untested version of torch; "" if it is tested or not installed."""
     try:
         found = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -87,7 +87,7 @@ def untested_torch() -> str:
 
 
 def check_torch(what: str, extra: str = "torch") -> None:
-    """Raise if something needs torch and there is none; warn if it is of an untested version.
+    """Raise if torch is needed and not installed; warn if its version is untested.
 
     Raises:
         FrameworkNotInstalledError: naming the extra.
@@ -97,13 +97,13 @@ def check_torch(what: str, extra: str = "torch") -> None:
 
 @cache
 def warn_of_untested_torch() -> None:
-    """Warn, once in a process, if torch is used and is of a version that was not tested."""
+    """Warn once per process if the imported torch has an untested version."""
     if said := untested_torch():
         warnings.warn(UntestedVersionWarning(said), stacklevel=2)
 
 
 RUNTIMES = {"onnx": "onnxruntime"}
-"""How a measurement names the framework of a frontend, where that is another word."""
+"""Name of a frontend's framework in measurements, if it differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ class Entry:
     """One frontend, not yet imported.
 
     Attributes:
-        framework: what `framework=` says.
+        framework: its value of `framework=`.
         module: module path of the frontend.
         needs: packages that its worker imports.
-        extra: what to install for them, as in `pip install "dippm[extra]"`.
-        suffixes: how its files usually end, for messages only; content decides.
-        is_plugin: it comes from another distribution, and is asked with care.
+        extra: extra that installs these, as in `pip install "dippm[extra]"`.
+        suffixes: usual suffixes of its files, for messages only; the content decides.
+        is_plugin: whether it is from another distribution, and thus called through `plugins`.
     """
 
     framework: str
@@ -178,8 +178,8 @@ ALSO_READS = {"tensorflow": ("tensorflow", "keras"), "keras": ("keras", "tensorf
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Return all frontends, those of other distributions after ours."""
-    found = ((point.name, point.value.partition(":")[0]) for point in plugins.found())
+    """Return all frontends, ours first, then those of other distributions."""
+    found = ((point.name, point.value.partition(":")[0]) for point in plugins.installed())
     return (*BUILT_IN, *(Entry(name, module, is_plugin=True) for name, module in found))
 
 
@@ -192,10 +192,10 @@ def find(source: str | Path, framework: str | None = None) -> Entry:
     """Return the frontend that reads a file, folder or name.
 
     Raises:
-        ModelNotFoundError: if the path does not exist; names close ones.
+        ModelNotFoundError: if the path does not exist, naming similar ones.
         UnknownFormatError: if no frontend knows the content.
-        ModelFileError: if the file is a truncated archive, or must not be read.
-        UnknownNameError: if `framework` is none of ours.
+        ModelFileError: if the file is a truncated archive or not readable.
+        UnknownNameError: if `framework` is unknown.
         FrameworkNotInstalledError: if its packages are missing.
     """
     wanted = _wanted(framework)
@@ -231,12 +231,12 @@ def _accepts(entry: Entry, path: Path) -> bool:
         return bool(entry.frontend().accepts(path))
     except ModelFileError:
         raise
-    except (OSError, ValueError, ImportError, NotImplementedError):  # the last is a damaged zip's
+    except (OSError, ValueError, ImportError, NotImplementedError):  # the last: a damaged zip
         return False
 
 
 def _check_openable(path: Path) -> None:
-    """Refuse what no frontend shall look at: what is no file or folder, or closed to us."""
+    """Refuse paths that no frontend can read: neither file nor folder, or without permission."""
     try:
         status = files.look(path)
     except ModelNotFoundError as error:
@@ -262,7 +262,7 @@ def _not_found(path: Path) -> ModelNotFoundError:
         return ModelNotFoundError(f"no such file: {name}", f"{hint} {on_hub}".strip())
     try:
         names = [entry.name for entry in files.entries(folder)]
-    except ModelFileError:  # closed to us, or too large to look for a similar name
+    except ModelFileError:  # not readable, or too large to search
         return ModelNotFoundError(f"no such file: {name}", f"Check the path. {on_hub}".strip())
     close = get_close_matches(path.name, names, n=3, cutoff=0.4)
     if get_close_matches(path.name, close, n=1, cutoff=0.6):
@@ -275,7 +275,7 @@ def _not_found(path: Path) -> ModelNotFoundError:
 
 
 def _hub_hint(text: str) -> str:
-    """Return how a model of a library or of the Hugging Face Hub is given, if this names one."""
+    """Return a hint on how to give a model of a library or the Hugging Face Hub, if this is one."""
     address = _HUB_ADDRESS.match(text)
     parts = address["name"].split("/") if address else text.split("/")
     found = _HUB_NAME.fullmatch("/".join(parts[:2]))
@@ -287,20 +287,20 @@ def _hub_hint(text: str) -> str:
     library = "" if owner else f" Of a library: timm:{model} or torchvision:{model}."
     return (
         f"Nothing is downloaded. A model of the Hugging Face Hub: `hf download {found[0]} "
-        f"{unread_formats.CONFIG} --local-dir {model}`, then hf-config:{model}, or `dippm llm "
+        f"{unsupported_formats.CONFIG} --local-dir {model}`, then hf-config:{model}, or `dippm llm "
         f"{model}` to serve a language model.{library}"
     )
 
 
 def _may_be_a_name(text: str, parts: int) -> bool:
-    """Return whether this could name a model: at most an owner before it, no suffix of a file."""
-    is_of_timm = text.startswith("timm/")  # whose names end like "resnet50.a1_in1k"
+    """Return whether this may name a model: at most an owner before it, and no file suffix."""
+    is_of_timm = text.startswith("timm/")  # its names end like "resnet50.a1_in1k"
     is_bare = not Path(text).suffix[1:2].isalpha()
     return parts <= 2 and len(text) <= LONGEST_NAME and (is_bare or is_of_timm)
 
 
 def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
-    known = unread_formats.identify(path)
+    known = unsupported_formats.identify(path)
     hint, content = known.way if known else FORMATS, known.words if known else _content(path)
     if framework is not None:
         others = [e.framework for e in entries() if _accepts(e, path)]
@@ -320,7 +320,7 @@ def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
 
 
 def _content(path: Path) -> str:
-    """Say in a few words what a file holds that is of no format with a name."""
+    """Describe in a few words the content of a file in an unknown format."""
     if path.is_dir():
         inside = files.entries(path)
         if not inside:

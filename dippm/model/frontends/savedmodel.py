@@ -1,8 +1,8 @@
 """TensorFlow SavedModel folders.
 
-`saved_model.pb` is read as the protobuf that it is: signature, graph and function library. The
-model is never restored, none of its code runs, and the variables' file is not opened, so neither
-time nor memory depends on the size of the weights.
+`saved_model.pb` is read as a protobuf: signature, graph and function library. The model is never
+restored, none of its code runs, and the variables' file is not opened, so neither time nor memory
+depends on the size of the weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 from dippm.base.progress import listening
 from dippm.errors import ConversionError, InputShapeError, ModelFileError
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.tensorflow_inputs import Bound, Declared, bind, import_tensorflow
+from dippm.model.frontends.tensorflow_inputs import (
+    BoundInputs,
+    DeclaredInput,
+    bind,
+    import_tensorflow,
+)
 from dippm.model.frontends.worker import step
 from dippm.model.relax.raw_graph import RawGraph
 
@@ -46,12 +51,12 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     import_tensorflow()
     meta_graph = _read(path)
     signature = _signature(meta_graph.signature_def, path)
-    declared = [_declared(name, info) for name, info in sorted(signature.inputs.items())]
+    declared = [_declared_input(name, info) for name, info in sorted(signature.inputs.items())]
     outputs = [_tensor(name, info) for name, info in sorted(signature.outputs.items())]
     graph = meta_graph.graph_def
     bound = bind(declared, inputs, _weight_sizes(graph))
 
-    def attempt(bound: Bound) -> RawGraph:
+    def attempt(bound: BoundInputs) -> RawGraph:
         return convert(graph, declared, bound, outputs)
 
     try:
@@ -64,8 +69,8 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
         return replace(raw, notes=(*raw.notes, f"the model keeps states for a batch of {batch}"))
 
 
-def at_any_batch(attempt: Callable[[Bound], RawGraph], bound: Bound) -> RawGraph:
-    """Convert at the marker batch; a model that loops over its samples, with one sample."""
+def at_any_batch(attempt: Callable[[BoundInputs], RawGraph], bound: BoundInputs) -> RawGraph:
+    """Convert at the marker batch, or with one sample if the model loops over samples."""
     from dippm.model.relax.tensorflow.control_flow import BatchLoopError
 
     try:
@@ -77,9 +82,9 @@ def at_any_batch(attempt: Callable[[Bound], RawGraph], bound: Bound) -> RawGraph
 
 
 def state_batch(
-    graph: GraphDef, declared: Sequence[Declared], bound: Bound, outputs: Sequence[str]
+    graph: GraphDef, declared: Sequence[DeclaredInput], bound: BoundInputs, outputs: Sequence[str]
 ) -> int | None:
-    """Return the batch that a model's states are made for; None if it has no states."""
+    """Return the batch of a model's states; None if it has no states."""
     import tensorflow as tf
 
     from dippm.model.relax.tensorflow.graph import Feed, flatten, updates_variables
@@ -100,14 +105,14 @@ def state_batch(
 
 
 def convert(
-    graph: GraphDef, declared: Sequence[Declared], bound: Bound, outputs: Sequence[str]
+    graph: GraphDef, declared: Sequence[DeclaredInput], bound: BoundInputs, outputs: Sequence[str]
 ) -> RawGraph:
     """Convert a TensorFlow graph whose inputs have static shapes.
 
     Raises:
         ConversionError: if an operator or its shapes cannot be read.
         InputShapeError: if the graph does not take these shapes.
-        BatchLoopError: if a loop in it runs once for each sample.
+        BatchLoopError: if a loop in it runs once per sample.
     """
     import tensorflow as tf
 
@@ -128,7 +133,7 @@ def convert(
     except ModelFileError:
         raise
     except (ValueError, tf.errors.OpError) as error:
-        raise _refused(error, declared, bound) from error
+        raise _unreadable_or_misshapen(error, declared, bound) from error
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConversionError(
             f"the graph contradicts itself: {type(error).__name__} {_first_line(error)}",
@@ -150,8 +155,10 @@ def convert(
         ) from error
 
 
-def _refused(error: Exception, declared: Sequence[Declared], bound: Bound) -> ModelFileError:
-    """Tell a graph that TensorFlow cannot read from sizes that it does not take."""
+def _unreadable_or_misshapen(
+    error: Exception, declared: Sequence[DeclaredInput], bound: BoundInputs
+) -> ModelFileError:
+    """Return the error for a graph that TensorFlow cannot read, or for sizes that do not fit."""
     text = _first_line(error)
     foreign = ("does not know the operator", "not registered", "does not have", "is read through")
     if any(phrase in str(error) for phrase in foreign):
@@ -172,8 +179,8 @@ def _refused(error: Exception, declared: Sequence[Declared], bound: Bound) -> Mo
     )
 
 
-def _check_batch(outputs: Sequence[Any], bound: Bound) -> None:
-    """Refuse graphs that take any batch, but whose results are for one batch only."""
+def _check_batch(outputs: Sequence[Any], bound: BoundInputs) -> None:
+    """Refuse graphs that accept any batch, but whose results have a fixed one."""
     known = [t.shape.as_list() for t in outputs if t.shape.is_fully_defined()]
     scales = any(size % bound.batch == 0 for shape in known for size in shape)
     if bound.batch_is_symbolic and len(known) == len(outputs) and not scales:
@@ -201,15 +208,15 @@ def _read(path: Path) -> Any:
         else:
             text_format.Parse((path / "saved_model.pbtxt").read_text(), document)
     except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise _damaged(file, str(error)) from error
+        raise _damaged_error(file, str(error)) from error
     usable = [m for m in document.meta_graphs if len(m.graph_def.node)]
     if not usable:
-        raise _damaged(file, "it holds no graph")
+        raise _damaged_error(file, "it holds no graph")
     serving = [m for m in usable if "serve" in m.meta_info_def.tags]
     return (serving or usable)[0]
 
 
-def _damaged(file: Path, reason: str) -> ModelFileError:
+def _damaged_error(file: Path, reason: str) -> ModelFileError:
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -249,7 +256,7 @@ def _signature(signatures: Mapping[str, Any], path: Path) -> Any:
     )
 
 
-def _declared(name: str, info: Any) -> Declared:
+def _declared_input(name: str, info: Any) -> DeclaredInput:
     import tensorflow as tf
 
     tensor = _tensor(name, info)
@@ -264,7 +271,7 @@ def _declared(name: str, info: Any) -> Declared:
         else tuple(None if dim.size < 0 else dim.size for dim in sizes.dim)
     )
     dtype = tf.as_dtype(info.dtype)
-    return Declared(name, tensor, shape, info.dtype, dtype.is_integer or dtype.is_bool)
+    return DeclaredInput(name, tensor, shape, info.dtype, dtype.is_integer or dtype.is_bool)
 
 
 def _tensor(name: str, info: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a TensorFlow or Keras model takes, against what the user asked for.
+"""Declared inputs of a TensorFlow or Keras model, bound to the shapes that the user gave.
 
 Shared by `keras` and `savedmodel`; loads no framework.
 """
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """One input as the model declares it.
+class DeclaredInput:
+    """An input as the model declares it.
 
     Attributes:
-        name: what users call it.
+        name: its name for users.
         tensor: its name inside the model's graph.
-        shape: complete sizes; None where any size will do, None for any rank.
-        dtype: TensorFlow's number of the dtype.
+        shape: complete sizes, None for a size that is free; None for any rank.
+        dtype: TensorFlow's number of its element type.
         is_whole: whether it holds whole numbers or truth values.
     """
 
@@ -39,10 +39,10 @@ class Declared:
     dtype: int
     is_whole: bool = False
 
-    def has_no_batch(self, others: Sequence[Declared], asked: Container[str]) -> bool:
-        """Return whether an input that nobody asked about is declared to be without a batch.
+    def has_no_batch(self, others: Sequence[DeclaredInput], asked: Container[str]) -> bool:
+        """Return whether an input that the user did not give is declared without a batch.
 
-        A number has none, and neither has an input of fixed sizes beside one of any batch.
+        A number has none, nor has an input of fixed sizes if another input has a free batch.
         """
         if not self.shape or self.name in asked:
             return self.shape == () and self.name not in asked
@@ -50,10 +50,10 @@ class Declared:
         return is_fixed and any(one.shape and one.shape[0] is None for one in others)
 
     def without(self, axis: int | None) -> Sizes | None:
-        """Return the sizes beside the batch; None for any.
+        """Return the sizes without the batch; None for any.
 
         Raises:
-            InputShapeError: if the batch cannot stand there.
+            InputShapeError: if the batch cannot be at this axis.
         """
         if self.shape is None or axis is None:
             return self.shape
@@ -68,15 +68,15 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """Inputs with static shapes.
+class BoundInputs:
+    """Inputs with static shapes and values.
 
     Attributes:
-        shapes: complete, in the order of the declared inputs.
-        batch: the marker, or the batch that the file fixes; 1 if no input has one.
+        shapes: complete shapes, in the order of the declared inputs.
+        batch: the marker or the fixed batch of the file; 1 if no input has a batch.
         batch_is_symbolic: whether `batch` is a marker.
-        axes: where the batch stands in each shape; None if it does not.
-        values: what each input holds that is given a value, else None.
+        axes: position of the batch in each shape; None without one.
+        values: contents of each input that was given a value, else None.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -85,8 +85,8 @@ class Bound:
     axes: tuple[int | None, ...] = ()
     values: tuple[InputValue | None, ...] = ()
 
-    def at(self, batch: int) -> Bound:
-        """Return the same inputs at one batch and no other."""
+    def at(self, batch: int) -> BoundInputs:
+        """Return the same inputs at one fixed batch."""
         shapes = tuple(
             shape if axis is None else (*shape[:axis], batch, *shape[axis + 1 :])
             for shape, axis in zip(self.shapes, self.axes, strict=True)
@@ -114,16 +114,18 @@ def import_tensorflow() -> ModuleType:
     return tensorflow  # type: ignore[no-any-return]
 
 
-def bind(declared: Sequence[Declared], spec: InputSpec, weight_sizes: Sequence[int] = ()) -> Bound:
-    """Give every input a static shape.
+def bind(
+    declared: Sequence[DeclaredInput], spec: InputSpec, weight_sizes: Sequence[int] = ()
+) -> BoundInputs:
+    """Bind every input to a static shape.
 
     Args:
-        declared: the model's inputs.
-        spec: what the user asked for.
+        declared: inputs of the model.
+        spec: the user's specification.
         weight_sizes: sizes that the marker batch must not divide.
 
     Raises:
-        InputShapeError: if the request does not fit, or leaves a size open.
+        InputShapeError: if the specification does not fit, or leaves a size unknown.
     """
     spec = spec.in_order([one.name for one in declared])
     check_kinds(spec, {one.name: _dtype(one) for one in declared})
@@ -161,16 +163,16 @@ def bind(declared: Sequence[Declared], spec: InputSpec, weight_sizes: Sequence[i
         rest if axis is None else (*rest[:axis], batch, *rest[axis:])
         for rest, axis in zip(rests, axes, strict=True)
     )
-    return Bound(shapes, batch, is_symbolic, tuple(axes), values)
+    return BoundInputs(shapes, batch, is_symbolic, tuple(axes), values)
 
 
-def _dtype(one: Declared) -> str:
+def _dtype(one: DeclaredInput) -> str:
     import tensorflow as tf
 
     return str(tf.as_dtype(one.dtype).name)
 
 
-def _by_name(declared: Sequence[Declared], asked: Mapping[str, T]) -> dict[str, T]:
+def _by_name(declared: Sequence[DeclaredInput], asked: Mapping[str, T]) -> dict[str, T]:
     names = [one.name for one in declared]
     found = dict(asked)
     if "" in found:
@@ -186,7 +188,7 @@ def _by_name(declared: Sequence[Declared], asked: Mapping[str, T]) -> dict[str, 
 
 
 def _values(
-    declared: Sequence[Declared], given: Mapping[str, InputValue]
+    declared: Sequence[DeclaredInput], given: Mapping[str, InputValue]
 ) -> tuple[InputValue | None, ...]:
     for one in declared:
         if one.name not in given:
@@ -208,7 +210,10 @@ def _is_whole(value: InputValue) -> bool:
 
 
 def _sizes(
-    one: Declared, asked: tuple[int, ...] | None, axis: int | None, declared: Sequence[Declared]
+    one: DeclaredInput,
+    asked: tuple[int, ...] | None,
+    axis: int | None,
+    declared: Sequence[DeclaredInput],
 ) -> tuple[int, ...]:
     """Return one input's sizes without the batch."""
     expected = one.without(axis)
@@ -242,7 +247,7 @@ def _fits(asked: Sequence[int], expected: Sizes) -> bool:
     )
 
 
-def _advice(asked: tuple[int, ...], expected: Sizes, declared: Sequence[Declared]) -> str:
+def _advice(asked: tuple[int, ...], expected: Sizes, declared: Sequence[DeclaredInput]) -> str:
     last, first = (*asked[1:], *asked[:1]), (*asked[-1:], *asked[:-1])
     if _fits(last, expected):
         return f"This model wants channels last: give {_plain(last)}."
@@ -253,7 +258,7 @@ def _advice(asked: tuple[int, ...], expected: Sizes, declared: Sequence[Declared
     return _example(declared)
 
 
-def _example(declared: Sequence[Declared]) -> str:
+def _example(declared: Sequence[DeclaredInput]) -> str:
     placed = [
         one for one in declared if one.shape and one.shape[0] is not None and None in one.shape
     ]
@@ -273,7 +278,7 @@ def _example(declared: Sequence[Declared]) -> str:
     return 'Name the inputs: input="' + ";".join(f"{n}={t}" for n, t in texts) + '".'
 
 
-def _listed(declared: Sequence[Declared]) -> str:
+def _listed(declared: Sequence[DeclaredInput]) -> str:
     return ", ".join(f"{one.name} {_text(one.shape)}" for one in declared)
 
 

@@ -1,6 +1,6 @@
 """The conversion worker: a fresh process in a sandbox, with a memory limit and a time limit.
 
-Caller side: `Worker`, `WorkerPool`. Worker side: `main`, `step`. What all workers share is in
+Caller side: `Worker`, `WorkerPool`. Worker side: `main`, `step`. Code shared by all workers is in
 `dippm.base.process`.
 """
 
@@ -39,33 +39,33 @@ from dippm.base.progress import listening, sized, tell
 from dippm.errors import ConversionError, DippmError, SandboxWarning
 from dippm.model.frontends.deadline import Frames
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, times
+from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, time_factor
 from dippm.model.frontends.worker_errors import (
-    as_data,
+    find_memory_error,
+    from_document,
     memory_words,
-    no_process,
-    no_room,
-    revive,
-    short_of_memory,
-    took_too_long,
+    no_process_error,
+    no_room_error,
+    out_of_time_error,
+    to_document,
 )
 from dippm.model.relax.raw_graph import RawGraph
 
 CONVERSIONS_PER_PROCESS = 64
 LEEWAY_S = 5.0
-"""So much later than its caller a worker ends itself."""
+"""Delay after the caller's time limit until a worker ends itself."""
 PLACE_S = 3.0
-"""So long a worker whose time is over may take to say in which part of the model it was; one that
-is in a long call into C says nothing."""
+"""Time for a worker to report the part of the model that it reached, after its time limit; none
+comes from a long call into C."""
 PLACE_SIGNAL = signal.SIGUSR1
 STAGE_S = 0.2
 LOOK_S = 1.0
-"""Between two looks at what a conversion has written."""
+"""Interval between checks of how much a conversion has written."""
 MOST_FILES = 10_000
 LONGEST_STEP = 300
 GARBAGE = 100_000
-"""New objects before those without owner are looked for: a large graph is millions that have one,
-and to look through them again and again is a tenth of a conversion."""
+"""Threshold of new objects for a garbage collection: a large graph has millions of live objects,
+and repeated collections would take a tenth of a conversion."""
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -76,23 +76,23 @@ OFFLINE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 OWN_FOLDERS = ("TMPDIR", "MPLCONFIGDIR", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "YOLO_CONFIG_DIR")
-"""Where libraries write without asking whether they may; elsewhere they cannot."""
+"""Variables of the folders that libraries write to; other folders are read-only."""
 
 
 @dataclass(slots=True)
 class Worker:
-    """One process that converts, from the caller's side.
+    """A conversion process, seen from the caller.
 
     Attributes:
-        module: the frontend module whose `load` it calls; a worker never serves another one.
-        memory_limit_mb: limit that the process was started with.
-        conversions: how many it has done.
-        peak_memory_mb: resident peak that the process last reported.
+        module: the frontend module whose `load` it calls; it never changes.
+        memory_limit_mb: memory limit of the process.
+        conversions: number of conversions so far.
+        peak_memory_mb: peak resident memory, as last reported by the process.
         cpu_s: processor time of its last conversion.
-        step: what it last said it was doing.
-        sandbox: what the process can no longer do, as it found out; None before it said so.
-        worn_out: it must not be used again.
-        folder: a temporary folder that goes with the process.
+        step: its last reported stage.
+        sandbox: the restrictions that the process has found in force; None before its report.
+        worn_out: whether it must not be used again.
+        folder: temporary folder that is removed with the process.
     """
 
     module: str
@@ -112,9 +112,9 @@ class Worker:
     def __post_init__(self) -> None:
         try:
             self.folder = Path(tempfile.mkdtemp(prefix="dippm-"))
-            self.folder.chmod(0o700)  # whatever the umask of this process
+            self.folder.chmod(0o700)  # independent of the umask
         except OSError as error:
-            raise no_room(error, "") from error
+            raise no_room_error(error, "") from error
         words = f"{self.module!r}, {self.memory_limit_mb}, {str(self.folder)!r}"
         start = f"from {__name__} import main; main({words})"
         command = [sys.executable, "-P", "-c", start]
@@ -126,7 +126,7 @@ class Worker:
         except BaseException as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             if isinstance(error, OSError):
-                raise no_process(error) from error
+                raise no_process_error(error) from error
             raise
 
     @property
@@ -138,12 +138,12 @@ class Worker:
         """Send one request and wait for its graph.
 
         Args:
-            request: `source`, `inputs`, `trust` of a file or name, or `program` and its batch.
-            timeout_s: wall time until the process is ended, see `Limits`.
+            request: `source`, `inputs` and `trust` of a file or name, or `program` and its batch.
+            timeout_s: wall time after which the process is ended, see `Limits`.
 
         Raises:
-            DippmError: what the frontend raised, with its own type.
-            ConversionError: if the process crashed or met a limit.
+            DippmError: the error of the frontend, with its own type.
+            ConversionError: if the process crashed or reached a limit.
         """
         self._began, self._limit_s = time.monotonic(), timeout_s
         limit = timeout_s if math.isfinite(timeout_s) else None
@@ -151,7 +151,7 @@ class Worker:
             self._pipes.send({"timeout_s": limit, **request})
             answer = self._receive(timeout_s)
         except WorkerDiedError as error:
-            if error.code == -signal.SIGALRM:  # this process slept longer than the limit
+            if error.code == -signal.SIGALRM:  # the caller was suspended past the limit
                 raise self._too_slow() from None
             raise self._ended(error) from None
         except TimedOutError:
@@ -161,10 +161,10 @@ class Worker:
         self.worn_out = (
             answer.get("worn_out", False)
             or self.conversions >= CONVERSIONS_PER_PROCESS
-            or self._wrote_too_much()  # the next one shall not answer for it
+            or self._wrote_too_much()  # so that the next conversion does not fail for it
         )
         if "error" in answer:
-            raise revive(answer["error"])
+            raise from_document(answer["error"])
         try:
             return RawGraph.from_json(answer["graph"])
         except ValueError as error:
@@ -174,10 +174,10 @@ class Worker:
             ) from error
 
     def wait_for_sandbox(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Sandbox:
-        """Return what a process that was just started can no longer do.
+        """Return the restrictions of a process that was just started.
 
         Raises:
-            ConversionError: if it does not say so in time.
+            ConversionError: if it does not report them in time.
         """
         end = time.monotonic() + timeout_s
         try:
@@ -201,12 +201,12 @@ class Worker:
             if not _is_frame(frame):
                 raise BadFrameError("answered with what is no answer")
             if "operators" in frame:
-                self._limit_s = timeout_s * times(frame["operators"])
+                self._limit_s = timeout_s * time_factor(frame["operators"])
             elif not self._hear(frame):
                 return frame
 
     def _remaining(self) -> float:
-        """Return the seconds that are left of the limit, and look at the folder now and then."""
+        """Return the remaining seconds of the limit, and check the folder from time to time."""
         now = time.monotonic()
         if now >= self._looked + LOOK_S:
             self._looked = now
@@ -220,7 +220,7 @@ class Worker:
         return self._began + self._limit_s - now
 
     def _wrote_too_much(self) -> bool:
-        """Return whether the folder holds more than the process may have in memory."""
+        """Return whether the folder contains more bytes than the memory limit."""
         left, files, folders = self.memory_limit_mb << 20, MOST_FILES, [str(self.folder)]
         while folders:
             with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
@@ -235,9 +235,9 @@ class Worker:
         return False
 
     def _hear(self, frame: process.Message) -> bool:
-        """Take what a worker says of itself; return whether a frame was such."""
+        """Record a frame about the worker's own state; return whether it was one."""
         if "sandbox" in frame:
-            if self.sandbox is None:  # the first was written before any model was read
+            if self.sandbox is None:  # the first frame precedes any model
                 self.sandbox = Sandbox.from_dict(frame["sandbox"])
                 _warn_of_open_ways(self.sandbox)
         elif "step" in frame:
@@ -248,7 +248,7 @@ class Worker:
         return True
 
     def _ask_place(self) -> str:
-        """Ask a worker whose time is over in which part of the model it is; "" if it is silent."""
+        """Ask a worker past its time limit for the part of the model it is in; "" if no answer."""
         end = time.monotonic() + PLACE_S
         try:
             self._pipes.send_signal(PLACE_SIGNAL)
@@ -262,7 +262,7 @@ class Worker:
 
     def _too_slow(self, place: str = "") -> ConversionError:
         self.stop()
-        return took_too_long(self._limit_s, self.step + place)
+        return out_of_time_error(self._limit_s, self.step + place)
 
     def _ended(self, end: WorkerDiedError) -> ConversionError:
         code = end.code
@@ -287,7 +287,7 @@ class Worker:
         elif code is not None and tells_out_of_memory(words):
             message, hint = memory_words(limit, where)
         elif "pthread_create" in words:
-            message, hint = no_process(RuntimeError(f"a library has none {where}")).args
+            message, hint = no_process_error(RuntimeError(f"a library has none {where}")).args
         elif code is None:
             message = f"the conversion process {end} {where}"
             hint = "Try again; if it repeats, export the model to ONNX instead."
@@ -304,9 +304,9 @@ class Worker:
 
 
 def _is_frame(frame: process.Message) -> bool:
-    """Return whether this is what a worker says of itself, or an answer: `main` writes no other.
+    """Return whether this is a report or an answer, the only frames that `main` writes.
 
-    A model may have taken over the process.
+    Other frames are possible if a model has taken over the process.
     """
     kinds: dict[str, type | tuple[type, ...]] = {
         "operators": int,
@@ -329,7 +329,7 @@ def _is_frame(frame: process.Message) -> bool:
 
 
 def _warn_of_open_ways(sandbox: Sandbox) -> None:
-    """Say once, to whoever converts, what a conversion can still do here."""
+    """Warn once about accesses that the sandbox does not block on this machine."""
     if sandbox.open_ways and sandbox.open_ways not in _warned_of:
         _warned_of.add(sandbox.open_ways)
         reasons = "; ".join(f"{name}: {reason}" for name, reason in sandbox.missing.items())
@@ -347,7 +347,7 @@ _warned_of: set[tuple[str, ...]] = set()
 
 
 class WorkerPool:
-    """Warm workers, one kind per frontend module.
+    """Idle warm workers, by frontend module.
 
     Attributes:
         cpu_s: processor time of the last conversion.
@@ -358,7 +358,7 @@ class WorkerPool:
         self._begin()
         atexit.register(self.close)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._begin)  # the workers are its parent's
+            os.register_at_fork(after_in_child=self._begin)  # the workers belong to its parent
 
     def _begin(self) -> None:
         self._idle: list[Worker] = []
@@ -366,7 +366,7 @@ class WorkerPool:
 
     @contextlib.contextmanager
     def borrow(self, module: str, memory_limit_mb: int) -> Iterator[Worker]:
-        """Yield a worker; it is kept for the next borrower unless it died or is worn out."""
+        """Yield a worker, then keep it for the next borrower unless it died or is worn out."""
         worker = self._take(module, memory_limit_mb)
         try:
             yield worker
@@ -380,11 +380,11 @@ class WorkerPool:
             self._return(worker)
 
     def warm(self, module: str, memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB) -> None:
-        """Start a process for this frontend, which imports its libraries meanwhile."""
+        """Start a process for this frontend, which imports its libraries in the background."""
         self._return(self._take(module, memory_limit_mb))
 
     def peaks_mb(self) -> list[float]:
-        """Return the resident peaks of the idle processes."""
+        """Return the peak resident memory of each idle process."""
         with self._lock:
             return [worker.peak_memory_mb for worker in self._idle]
 
@@ -420,10 +420,10 @@ POOL = WorkerPool()
 
 
 def step(name: str) -> None:
-    """Tell the caller what a conversion is doing, for the message if it has to be ended.
+    """Report the stage of a conversion to the caller, for the message if it has to be ended.
 
-    What is told by `dippm.base.progress.tell` during a conversion arrives there too, but of stages
-    that differ in their numbers only, not more than a few each second.
+    Stages of `dippm.base.progress.tell` during a conversion arrive there too, but at most a few
+    each second of those that differ only in their numbers.
     """
     if _answers is not None:
         _send({"step": name})
@@ -431,10 +431,10 @@ def step(name: str) -> None:
 
 @contextlib.contextmanager
 def locating(place_of: Callable[[Frames], str]) -> Iterator[None]:
-    """Say in which part of a model the work of the block is, should the worker's time be over then.
+    """Report the part of a model that the block is in, if the worker's time ends meanwhile.
 
     Args:
-        place_of: turns the calls of the working thread, the innermost last, into words.
+        place_of: describes the stack frames of the working thread, innermost last.
     """
     global _place_of
     _place_of = place_of
@@ -447,7 +447,7 @@ def locating(place_of: Callable[[Frames], str]) -> Iterator[None]:
 _place_of: Callable[[Frames], str] | None = None
 _sending = threading.Lock()
 _unsent_place: str | None = None
-"""The answer to a signal that came amid another message, which is sent behind that message."""
+"""The answer to a signal during another message, to be sent after that message."""
 
 
 def _send(message: process.Message) -> None:
@@ -458,7 +458,7 @@ def _send(message: process.Message) -> None:
 
 
 def _send_place(_: int, frame: FrameType | None) -> None:
-    """Answer a caller whose time is over; it ends this process when it has heard, or soon."""
+    """Answer a caller past its time limit; it ends this process on the answer, or soon."""
     global _unsent_place
     if _answers is not None:
         _unsent_place = place_in(frame)
@@ -467,7 +467,7 @@ def _send_place(_: int, frame: FrameType | None) -> None:
 
 def _send_unsent_place() -> None:
     global _unsent_place
-    if _unsent_place is None or not _sending.acquire(blocking=False):  # who holds it comes here
+    if _unsent_place is None or not _sending.acquire(blocking=False):  # its holder calls this next
         return
     try:
         place, _unsent_place = _unsent_place, None
@@ -479,9 +479,9 @@ def _send_unsent_place() -> None:
 
 
 def place_in(frame: FrameType | None) -> str:
-    """Return in which part of a model a call and those around it are, see `locating`."""
+    """Return the part of a model that a stack frame and its callers are in, see `locating`."""
     calls: list[tuple[FrameType, int]] = []
-    with contextlib.suppress(Exception):  # it looks at objects of the model
+    with contextlib.suppress(Exception):  # it touches objects of the model
         while frame is not None:
             calls.append((frame, frame.f_lineno))
             frame = frame.f_back
@@ -498,13 +498,13 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
         guard = process.start_guard(requests, Path(folder))
     except OSError as error:
         none = {"peak_memory_mb": 0.0, "cpu_s": 0.0, "worn_out": True}
-        _send({"error": as_data(no_process(error)), **none})
+        _send({"error": to_document(no_process_error(error)), **none})
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o077)
     os.environ["DIPPM_WORKER_LIMIT"] = f"{memory_limit_mb} MB"
     _compile_outside(module)
-    sandbox = process.enter_sandbox(Path(folder))  # threads that libraries start shall inherit it
+    sandbox = process.enter_sandbox(Path(folder))  # inherited by threads that libraries start
     _send({"sandbox": sandbox.to_dict()})
     process.limit_memory(memory_limit_mb)
     process.limit_files(memory_limit_mb)
@@ -538,12 +538,12 @@ def _import(module: str) -> None:
 
 
 def _compile_outside(module: str) -> None:
-    """Import libraries once in a child, so that their bytecode is kept; in a sandbox it cannot be.
+    """Import libraries once in a child to store their bytecode, which a sandbox prevents.
 
-    Some installers leave compiling to the first import; it takes longer than all else at a start.
-    No file is known yet, and the child ends before one is.
+    Some installers leave compilation to the first import, where it is the longest part of a start.
+    The child ends before any file is received.
     """
-    # By name, as frontends are: it imports some that import this module.
+    # By name, because it imports frontends, and some of them import this module.
     built_in: Any = importlib.import_module("dippm.model.frontends.registry").BUILT_IN
     needs = next(((*entry.needs, "tvm") for entry in built_in if entry.module == module), ())
     if sys.dont_write_bytecode or not any(map(_lacks_bytecode, (module, *needs))):
@@ -562,8 +562,8 @@ def _compile_outside(module: str) -> None:
 
 
 def _lacks_bytecode(name: str) -> bool:
-    """Return whether the bytecode of a module is not kept, but could be; it is not imported."""
-    if name.rpartition(".")[0] not in sys.modules:  # looking for it would import what it lies in
+    """Return whether a module lacks stored bytecode that could be stored, without importing it."""
+    if name.rpartition(".")[0] not in sys.modules:  # the lookup would import its package
         name = name.partition(".")[0]
     try:
         spec = importlib.util.find_spec(name)
@@ -578,14 +578,14 @@ def _lacks_bytecode(name: str) -> bool:
 
 
 class _TimeLimit:
-    """The worker's own limit, which is a little longer than its caller's and grows with it."""
+    """The worker's own time limit: slightly longer than its caller's, and growing with it."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s, self._began, self._most = timeout_s, time.monotonic(), 0
         self._set()
 
     def grow(self, operators: int) -> None:
-        """Take the largest graph of the conversion into account, here and there."""
+        """Extend the limits of worker and caller for the largest graph of the conversion."""
         if operators > self._most and _answers is not None:
             self._most = operators
             _send({"operators": operators})
@@ -593,12 +593,12 @@ class _TimeLimit:
 
     def _set(self) -> None:
         if self._timeout_s is not None:
-            end = self._began + self._timeout_s * times(self._most) + LEEWAY_S
+            end = self._began + self._timeout_s * time_factor(self._most) + LEEWAY_S
             process.end_after(max(end - time.monotonic(), LEEWAY_S))
 
 
 class _Pace:
-    """Passes stages on, but of those that differ in their numbers only not every one."""
+    """Forwards stages, but limits the rate of those that differ only in their numbers."""
 
     def __init__(self, listener: Callable[[str], None]) -> None:
         self._listener, self._last, self._next_s = listener, "", 0.0
@@ -624,11 +624,11 @@ def _answer(module: str, request: dict[str, Any]) -> dict[str, Any]:
             graph = frontend.load(Path(request["source"]), spec, trust=request["trust"])
         return {"graph": graph.to_json()}
     except BaseException as error:
-        return {"error": as_data(error), "worn_out": short_of_memory(error) is not None}
+        return {"error": to_document(error), "worn_out": find_memory_error(error) is not None}
 
 
 def _peak_memory_mb() -> float:
-    """Return the resident peak; on Linux not from `getrusage`, which starts at the parent's."""
+    """Return the peak resident memory; on Linux `getrusage` would start at the parent's."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""Errors of a conversion, on their way from the worker to its caller."""
+"""Errors of a conversion, and their transfer from the worker to its caller."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dippm.base.process import is_out_of_memory
 from dippm.errors import ConversionError, DippmError, ModelFileError
 
 
-def short_of_memory(error: BaseException) -> BaseException | None:
-    """Return what says that memory ran out: the error, or one that led to it in other words."""
+def find_memory_error(error: BaseException) -> BaseException | None:
+    """Return the error that says that memory ran out: this one or a cause of it, else None."""
     link: BaseException | None = error
     for _ in range(20):
         if link is None or is_out_of_memory(link):
@@ -29,12 +29,12 @@ def short_of_memory(error: BaseException) -> BaseException | None:
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def no_room(error: OSError, folder: str) -> ConversionError:
-    """Return the error for a temporary folder that cannot be made or written; no fault of a model.
+def no_room_error(error: OSError, folder: str) -> ConversionError:
+    """Return the error for a temporary folder that cannot be created or written.
 
     Args:
-        error: what the system said.
-        folder: the temporary folder; "" if there is none that can be written.
+        error: the system's error.
+        folder: the temporary folder; "" if none can be created.
     """
     what = f"the temporary folder {folder} cannot be written" if folder else ""
     return ConversionError(
@@ -44,8 +44,8 @@ def no_room(error: OSError, folder: str) -> ConversionError:
     )
 
 
-def no_process(error: OSError | RuntimeError) -> ConversionError:
-    """Return the error for a process or thread that cannot be started; no fault of a model."""
+def no_process_error(error: OSError | RuntimeError) -> ConversionError:
+    """Return the error for a process or thread that cannot be started."""
     reason = getattr(error, "strerror", None) or error
     return ConversionError(
         f"no process or thread can be started for the conversion: {reason}",
@@ -53,12 +53,12 @@ def no_process(error: OSError | RuntimeError) -> ConversionError:
     )
 
 
-def took_too_long(limit_s: float, where: str) -> ConversionError:
-    """Return the error for a conversion that the clock ended.
+def out_of_time_error(limit_s: float, where: str) -> ConversionError:
+    """Return the error for a conversion that reached its time limit.
 
     Args:
-        limit_s: the limit of time.
-        where: its step, and the part of the model if that is known.
+        limit_s: the time limit.
+        where: its stage, and the part of the model if known.
     """
     return ConversionError(
         f"the conversion took longer than {limit_s:g} s (step: {where})",
@@ -67,10 +67,10 @@ def took_too_long(limit_s: float, where: str) -> ConversionError:
     )
 
 
-def refused_by_sandbox(error: BaseException) -> PermissionError | None:
-    """Return what says that code tried what a conversion may not, see `process.enter_sandbox`.
+def find_sandbox_refusal(error: BaseException) -> PermissionError | None:
+    """Return the error of an access blocked by the sandbox (`process.enter_sandbox`), else None.
 
-    A file that may be read but gave such an error was to be written, or started.
+    Such an error on a readable file means that the code tried to write or execute it.
     """
     link: BaseException | None = error.__cause__ if isinstance(error, DippmError) else error
     for _ in range(20):
@@ -85,7 +85,7 @@ def refused_by_sandbox(error: BaseException) -> PermissionError | None:
 
 
 def _exists(name: str) -> bool:
-    """Return whether a file is there, as far as can be seen."""
+    """Return whether a file exists, as far as this process can see."""
     try:
         os.lstat(name)
     except FileNotFoundError:
@@ -95,14 +95,14 @@ def _exists(name: str) -> bool:
     return True
 
 
-def as_data(error: BaseException) -> dict[str, str]:
-    """Turn an error into what crosses the process border."""
+def to_document(error: BaseException) -> dict[str, str]:
+    """Return an error as a JSON document for the caller."""
     cause = error.__cause__ or error.__context__
-    if short := short_of_memory(error):
+    if short := find_memory_error(error):
         limit = os.environ.get("DIPPM_WORKER_LIMIT", "its limit")
         message, hint = memory_words(limit, f"({_words(short)})")
         return {"type": "ConversionError", "message": message, "hint": hint, "cause": ""}
-    if refusal := refused_by_sandbox(error):
+    if refusal := find_sandbox_refusal(error):
         return {
             "type": "ConversionError",
             "message": "code of the model or of a plug-in tried what conversions may not: "
@@ -133,7 +133,10 @@ def as_data(error: BaseException) -> dict[str, str]:
             "cause": _words(error),
         }
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return {**no_room(error, os.environ.get("TMPDIR", "")).to_dict(), "cause": _words(error)}
+        return {
+            **no_room_error(error, os.environ.get("TMPDIR", "")).to_dict(),
+            "cause": _words(error),
+        }
     return {
         "type": "ConversionError",
         "message": f"the converter failed: {_words(error)}",
@@ -143,7 +146,7 @@ def as_data(error: BaseException) -> dict[str, str]:
 
 
 def memory_words(limit: str, where: str) -> tuple[str, str]:
-    """Return message and hint for a conversion that needed more memory than it may use."""
+    """Return message and hint for a conversion that exceeded its memory limit."""
     return (
         f"the conversion needed more memory than {limit} {where}",
         "Raise the limit with memory_limit_mb=..., or export the model to ONNX first.",
@@ -154,8 +157,8 @@ def _words(error: BaseException, characters: int = 1500) -> str:
     return f"{type(error).__name__}: {error}"[:characters]
 
 
-def revive(document: dict[str, str]) -> DippmError:
-    """Return the error that a worker described."""
+def from_document(document: dict[str, str]) -> DippmError:
+    """Return the error from a worker's document."""
     kind = getattr(errors, document["type"], ConversionError)
     if not (isinstance(kind, type) and issubclass(kind, DippmError)):
         kind = ConversionError
@@ -165,7 +168,7 @@ def revive(document: dict[str, str]) -> DippmError:
     return error
 
 
-# What the file system refuses while a model is looked at, as an error of ours.
+# Errors of the file system while a model is inspected.
 
 
 HINTS = {
@@ -181,11 +184,11 @@ HINTS = {
 
 
 @contextmanager
-def refusals_told(source: Any) -> Iterator[None]:
-    """Turn an error of the file system into one of ours.
+def convert_file_errors(source: Any) -> Iterator[None]:
+    """Convert an error of the file system into one of ours.
 
     Raises:
-        ModelFileError: that says what the system said, and what to do.
+        ModelFileError: with the system's message and a hint.
     """
     try:
         yield

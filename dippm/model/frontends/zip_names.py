@@ -1,6 +1,6 @@
-"""Names of a zip archive's members, read from its directory without an object for each.
+"""Names of a zip archive's members, read from its directory without an object per member.
 
-`zipfile` needs 60 µs and 800 bytes for a member, before anybody knows whether the file is a model.
+`zipfile` needs 60 µs and 800 bytes per member, before it is known whether the file is a model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dippm.errors import ModelFileError
 
 MAGIC = b"PK\x03\x04"
 MAX_DIRECTORY_BYTES = 64 << 20
-"""About 800,000 members; the largest model files have some ten thousand."""
+"""Limit for about 800,000 members; the largest model files have some ten thousand."""
 
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
@@ -29,7 +29,7 @@ def member_names(path: Path) -> Iterator[str]:
     """Yield the names of all members.
 
     Raises:
-        BadZipFile: if the archive is damaged or none.
+        BadZipFile: if the file is damaged or not an archive.
         ModelFileError: if it has more members than any model.
     """
     directory = _directory(path)
@@ -48,7 +48,7 @@ def member_names(path: Path) -> Iterator[str]:
 
 
 def is_broken(path: Path) -> bool:
-    """Return whether this began as a zip archive and has no end of one."""
+    """Return whether a file begins as a zip archive but lacks the end of one."""
     if files.beginning(path, len(MAGIC)) != MAGIC:
         return False
     try:

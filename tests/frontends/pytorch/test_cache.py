@@ -167,10 +167,10 @@ class Anchored(nn.Module):
 
 def test_a_module_is_translated_once_whatever_a_pass_leaves_in_it(monkeypatch):
     module, translated = Anchored().eval(), []
-    worked = frontends._translated
+    worked = frontends._translate
     monkeypatch.setattr(frontends, "_TRANSLATED", {})
     monkeypatch.setattr(
-        frontends, "_translated", lambda *given: translated.append(1) or worked(*given)
+        frontends, "_translate", lambda *given: translated.append(1) or worked(*given)
     )
     first = frontends.load(module, "3,8,8")
     module(torch.rand(2, 3, 16, 16))  # leaves anchors of another size

@@ -138,7 +138,7 @@ def test_the_numbers_that_a_module_keeps_are_known():
 
 
 def test_a_model_by_name_is_built_with_the_numbers_that_it_keeps():
-    module = named._built(Codec, torch.device("meta"))
+    module = named._build_on(Codec, torch.device("meta"))
     assert all(parameter.is_meta for parameter in module.parameters())
     assert {name: int(value) for name, value in kept_numbers(module)[""].items()} == {
         "stride": 4, "kernel": 8,

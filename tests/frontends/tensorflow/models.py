@@ -325,7 +325,7 @@ def unlisted_parts() -> list[str]:
 
     import keras
 
-    from dippm.model.frontends import keras_allowed as allowed
+    from dippm.model.frontends import keras_allowlist as allowed
 
     layers = {n for n, o in vars(keras.layers).items() if inspect.isclass(o)}
     bases = {"InputSpec", "Layer", "Wrapper"}

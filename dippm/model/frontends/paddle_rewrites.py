@@ -1,7 +1,7 @@
-"""Paddle programs that Paddle2ONNX would fail on or end its process with, before it sees them.
+"""Rewrites of Paddle programs on which Paddle2ONNX would fail or end its process.
 
-What means the same in words that it knows is written so; what it cannot export is refused by name.
-To add one: a function on an operator of the program, called in `mend`, or a row in `_REFUSED`.
+Operators with an equivalent that it exports are replaced; others are refused by name.
+To add one: a function on an operator of the program, called in `rewrite`, or a row in `_REFUSED`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OTHER_NAMES = {
     "hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "grid_sample": "grid_sampler",
     "nonzero": "where_index", "repeat_interleave_with_tensor_index": "repeat_interleave",
 }  # fmt: skip
-"""What Paddle2ONNX calls operators of Paddle 3 in its own list."""
+"""Names of Paddle 3 operators in Paddle2ONNX's own list, where they differ."""
 _NO_WAY = (
     "Leave it out of what is saved, or write it with other operators; a model in PyTorch with the "
     "same layers can be read as well."
@@ -51,16 +51,16 @@ _PLAIN_RNN = (
 )
 
 
-def mend(document: Mapping[str, Any], name: str, known: Collection[str] = ()) -> None:
-    """Write a program in words that Paddle2ONNX knows, in place.
+def rewrite(document: Mapping[str, Any], name: str, known: Collection[str] = ()) -> None:
+    """Rewrite a program in place with operators that Paddle2ONNX exports.
 
     Args:
         document: a program of Paddle 3.
-        name: how errors call the program.
-        known: the operators that Paddle2ONNX says it exports; empty if it does not say.
+        name: name of the program in errors.
+        known: the operators that Paddle2ONNX exports; empty if it does not say.
 
     Raises:
-        ConversionError: if an operator cannot be exported; names it and its layer.
+        ConversionError: if an operator cannot be exported, naming it and its layer.
     """
     operators = list(_operators(document["program"]))
     results = [(value, rank, one) for one in operators for value, rank in _results(one)]
@@ -82,7 +82,7 @@ def mend(document: Mapping[str, Any], name: str, known: Collection[str] = ()) ->
 
 
 def name_groups(model: onnx.ModelProto) -> None:
-    """Turn the instance norms that stand for group norms back, in place."""
+    """Restore group norms from the instance norms that replaced them, in place."""
     from onnx import helper
 
     stack = list(model.graph.node)
@@ -108,7 +108,7 @@ def _operators(program: Any) -> Iterator[Operator]:
 
 
 def _results(operator: Operator) -> Iterator[tuple[int, int]]:
-    """Yield the values that an operator makes, with the number of their axes."""
+    """Yield the results of an operator as (value, rank)."""
     results: Any = operator.get("O")
     for result in results if isinstance(results, list) else [results]:
         try:
@@ -148,7 +148,7 @@ def _check(kind: str, operator: Operator, name: str) -> None:
 
 
 def _is_known(kind: str, known: Collection[str]) -> bool:
-    plain = kind.rstrip("_")  # those in place
+    plain = kind.rstrip("_")  # the in-place variants
     return bool({kind, plain, _OTHER_NAMES.get(plain, plain)} & set(known)) or plain in _BUILT_IN
 
 
@@ -159,21 +159,21 @@ def _refusal(what: str, operator: Operator, name: str, hint: str) -> ConversionE
 
 
 def _scale_in_single_precision(operator: Operator) -> None:
-    """Paddle notes the factors of a resize in double precision, and only single ones are read."""
+    """Store the factors of a resize as single-precision numbers, the only ones that are read."""
     for item in _items(operator, "scale"):
         if str(item.get("#")) in ("0.a_f64", "0.a_i32", "0.a_i64"):
             item["#"], item["D"] = "0.a_f32", float(item["D"])
 
 
 def _undilated(operator: Operator) -> None:
-    """Under padding "SAME" Paddle itself computes without dilation, whatever it was given."""
+    """Drop the dilation under padding "SAME", where Paddle itself ignores it."""
     if _attribute(operator, "padding_algorithm").get("D") == "SAME":
         for item in _items(operator, "dilations"):
             item["D"] = 1
 
 
 def _over_axes(axes: Operator | None, rank: int) -> None:
-    """Write out the axes of a mean over all of them, which Paddle notes as none."""
+    """Write out the axes of a mean over all axes, which Paddle stores as an empty list."""
     if axes is None or not str(axes.get("#")).endswith(".full_int_array"):
         return
     value = _attribute(axes, "value")
@@ -183,9 +183,9 @@ def _over_axes(axes: Operator | None, rank: int) -> None:
 
 
 def _as_instances(operator: Operator) -> None:
-    """Turn a group norm into an instance norm, which may have any number of axes.
+    """Replace a group norm by an instance norm, which may have any rank.
 
-    How many groups it has stands in a negative epsilon, the one number that is carried over.
+    The number of groups is encoded as a negative epsilon, the only number carried over.
     """
     groups = _attribute(operator, "groups").get("D")
     if not isinstance(groups, int) or groups < 1:

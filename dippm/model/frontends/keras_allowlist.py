@@ -1,9 +1,9 @@
-"""Parts of Keras that a configuration may name without trust, and how they are found.
+"""Allowlist of the parts of Keras that an untrusted configuration may name, and their lookup.
 
-A configuration names classes and functions, and Keras builds and calls them with what else it says;
-some of Keras' own load files or run code. So an untrusted configuration is checked before Keras
-sees it, and within `allowed_parts_only` Keras finds its parts here, where nothing is imported by a
-name from the file: whatever is on none of the lists is refused, also what a later Keras adds.
+A configuration names classes and functions, which Keras builds and calls with the file's arguments;
+some parts of Keras load files or run code. So an untrusted configuration is checked before Keras
+sees it, and within `allowed_parts_only` Keras looks its parts up here, where no import uses a name
+from the file. Everything unlisted is refused, including additions of later Keras versions.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ CLASSES = {
     "random": frozenset(("SeedGenerator",)),
     "applications": frozenset(APPLICATIONS),
 }
-"""Classes by the part of Keras' name space that holds them."""
+"""Classes by the part of Keras' name space that contains them."""
 
 ACTIVATIONS = frozenset(
     """
@@ -94,12 +94,12 @@ OPERATION_MODULES = {
     "ops": ("core", "einops", "image", "linalg", "math", "nn", "numpy"),
     "activations": ("activations",),
 }
-"""Modules below `keras.src`; each operation in them computes tensors from tensors."""
+"""Modules below `keras.src` whose operations compute tensors from tensors alone."""
 
 PLAIN = frozenset(
     ("__keras_tensor__", "__tensor__", "__numpy__", "__bytes__", "__ellipsis__", "__slice__")
 )
-"""Spellings of values, which name no class."""
+"""Spellings of values that name no class."""
 
 CODE = frozenset(
     (
@@ -112,10 +112,10 @@ CODE = frozenset(
         "__typespec__",
     )
 )
-"""Parts that are known to run code; only for the message, since nothing unlisted is built."""
+"""Parts known to run code; for the message only, because unlisted parts are never built."""
 
 FILE_ARGUMENTS = frozenset(("vocabulary", "idf_weights"))
-"""Arguments of preprocessing layers that Keras takes for the path of a file if they are a text."""
+"""Arguments of preprocessing layers that Keras treats as a file path if they are a text."""
 
 MAX_NAMES, MAX_NAME = 5, 100
 
@@ -133,15 +133,15 @@ ENUMERATIONS = DTYPES | frozenset(
     mul ave concat fro nuc L U hann hamming
     """.split()
 )
-"""Texts that an operation may be called with; a path or the name of a function is none of them."""
+"""Texts that may be arguments of an operation; none is a path or the name of a function."""
 
 
 def check(config: Mapping[str, Any], path: object) -> None:
-    """Refuse a configuration that names a part of Keras, or of others, that is on no list.
+    """Refuse a configuration that names an unlisted part of Keras or of another package.
 
     Raises:
-        UnsafeModelError: names what would run or be read.
-        ConversionError: names classes that Keras does not have.
+        UnsafeModelError: naming the code that would run or the files that would be read.
+        ConversionError: naming classes that Keras does not have.
     """
     unsafe: set[str] = set()
     own: set[str] = set()
@@ -174,7 +174,7 @@ def _listed(names: set[str]) -> str:
 
 
 def _check_part(item: Mapping[str, Any], unsafe: set[str], own: set[str]) -> None:
-    """Add a class or function that is on no list to those that are unsafe, or not Keras' own."""
+    """Add an unlisted class or function to `unsafe`, or to `own` if it is not from Keras."""
     name, module, registered = (
         item.get(key) for key in ("class_name", "module", "registered_name")
     )
@@ -190,13 +190,13 @@ def _check_part(item: Mapping[str, Any], unsafe: set[str], own: set[str]) -> Non
             unsafe.add(f"{module}.{part}" if module else part)
         elif "module" in item or ">" in part:
             own.add(registered if isinstance(registered, str) else part)
-        # Others are of HDF5 files: Keras says that it does not know them.
+        # Others are from HDF5 files: Keras reports them as unknown.
     elif registered not in (None, "", name, part):
         (own if isinstance(registered, str) else unsafe).add(f"{part} as {registered}")
 
 
 def _is_plain(item: Mapping[str, Any]) -> bool:
-    """Return whether a value is spelled as Keras does: an array or tensor has a known type."""
+    """Return whether an array or tensor is in Keras' own form, with a known type."""
     config = item.get("config")
     dtype = config.get("dtype") if isinstance(config, dict) else None
     return dtype is None or (isinstance(dtype, str) and dtype in DTYPES)
@@ -215,12 +215,12 @@ def _is_allowed(name: str, module: str | None, *, is_function: bool) -> bool:
 
 
 def _place(module: str | None) -> tuple[str, str]:
-    """Return the part of Keras' name space that a module is in, and the module within it.
+    """Return the part of Keras' name space that contains a module, and the module within it.
 
-    Keras joins a module and a name before it looks, so `keras` with `utils.get_file` is what it
-    seems: a name with a point is on no list.
+    Keras joins module and name before the lookup, so `keras` with `utils.get_file` would reach
+    that function; names with a dot are on no list.
     """
-    if module is None:  # HDF5 files, and whatever Keras 2 wrote, name layers alone
+    if module is None:  # HDF5 files and files of Keras 2 name layers only
         return "layers", ""
     package, _, rest = module.partition(".")
     if package != "keras":
@@ -230,10 +230,10 @@ def _place(module: str | None) -> tuple[str, str]:
 
 
 def _texts_in_calls(nodes: Any) -> Iterator[str]:
-    """Yield the texts that a layer is called with, but for those of an enumeration."""
+    """Yield the texts that a layer is called with, except values of an enumeration."""
     stack: list[Any] = []
     for node in nodes if isinstance(nodes, list) else ():
-        if isinstance(node, list):  # of Keras 2: [name of a layer, node, tensor, keywords], ...
+        if isinstance(node, list):  # Keras 2: [name of a layer, node, tensor, keywords], ...
             stack.extend(call[1:] if _is_named(call) else call for call in node)
         else:
             stack.append(node)
@@ -253,12 +253,12 @@ def _is_named(call: Any) -> bool:
 
 @contextlib.contextmanager
 def allowed_parts_only() -> Iterator[None]:
-    """Have Keras find classes and functions on the lists alone, and none that others registered.
+    """Restrict Keras' lookup to listed classes and functions; ignore registrations of others.
 
-    Keras has one function that turns a name into an object, and for HDF5 files one table.
+    Keras has one function that turns a name into an object, and one table for HDF5 files.
 
     Raises:
-        ConversionError: if this version of Keras has neither.
+        ConversionError: if this version of Keras lacks either.
     """
     from keras.src import layers, models
     from keras.src.legacy.saving import saving_utils
@@ -280,7 +280,7 @@ def allowed_parts_only() -> Iterator[None]:
     try:
         yield
     finally:
-        del table.ALL_OBJECTS  # Keras makes its own when it is missing
+        del table.ALL_OBJECTS  # Keras builds its own if it is missing
         setattr(serialization_lib, FINDER, find)
         registered.clear()
         registered.update(theirs)
@@ -297,11 +297,11 @@ def _find(
     full_config: object,
     custom_objects: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return a class or function that is on the lists, as Keras' own finder would.
+    """Return a listed class or function, with the signature of Keras' own lookup.
 
     Raises:
-        UnsafeModelError: if it is not; `check` should have said so before.
-        TypeError: if this version of Keras does not have it, as Keras' own finder says it.
+        UnsafeModelError: if it is not listed; `check` normally raises earlier.
+        TypeError: if this version of Keras does not have it, like Keras' own lookup.
     """
     is_function = obj_type == "function"
     if not _is_allowed(name, module, is_function=is_function):
@@ -328,7 +328,7 @@ def _find(
 
 
 def _is_operation(found: Any, place: str) -> bool:
-    """Return whether a class of a module of operations is one, not something it imported."""
+    """Return whether a class in a module of operations is one itself, not an import."""
     from keras import Operation
 
     own = inspect.isclass(found) and issubclass(found, Operation)

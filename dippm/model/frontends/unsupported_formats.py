@@ -1,7 +1,7 @@
-"""What a file is that no frontend reads, and how to get from it to one that is read.
+"""Formats that no frontend reads, and how to convert them to one that is read.
 
-Content decides, the suffix only where the content says nothing. To add a format: a row in `KNOWN`,
-or, where a few fixed bytes do not tell it, a line in `_by_content`. Nothing is unpickled or run.
+The content decides, and the suffix only if the content is inconclusive. To add a format: a row in
+`KNOWN`, or a line in `_by_content` if fixed bytes do not identify it. Nothing is unpickled or run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONFIG = "config.json"
 MOST_JSON_BYTES = 4 << 20
 _HEAD_BYTES = 1 << 16
 _FOOTER_OF_TABLES = bytes.fromhex("57fb808b247547db")
-"""The last bytes of the index of a TensorFlow checkpoint, which is a table of LevelDB."""
+"""Last bytes of the index of a TensorFlow checkpoint, which is a LevelDB table."""
 
 WHOLE_OBJECT = "pass the model object itself to dippm.predict, or export it to ONNX"
 _ORIGIN = "Give the model that it was converted from"
@@ -33,13 +33,13 @@ _ORIGIN = "Give the model that it was converted from"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format.
+    """One file format.
 
     Attributes:
-        words: what it is, as in "model.tflite: a TensorFlow Lite model".
-        way: what to do instead; every command in it works.
-        marks: bytes that begin it, by their offset.
-        suffixes: how its files end.
+        words: its description, as in "model.tflite: a TensorFlow Lite model".
+        way: what to do instead; every command in it works as written.
+        marks: identifying bytes at the start of a file, by offset.
+        suffixes: suffixes of its files.
     """
 
     words: str
@@ -185,7 +185,7 @@ _READABLE = (".onnx", ".pt2", ".pt", ".pth", ".keras", ".h5")
 
 
 def identify(path: Path) -> Format | None:
-    """Return what a file or folder is; None if nobody knows.
+    """Return the format of a file or folder; None if it is unknown.
 
     Raises:
         ModelFileError: if it cannot be read.
@@ -203,7 +203,7 @@ def identify(path: Path) -> Format | None:
 
 
 def of_suffix(path: Path) -> Format | None:
-    """Return the format whose files end like this."""
+    """Return the format with the suffix of this path, else None."""
     name = path.name.lower()
     if _SHARD.search(name):
         return TF_CHECKPOINT
@@ -211,7 +211,7 @@ def of_suffix(path: Path) -> Format | None:
 
 
 def hub_folder_hint(folder: Path) -> str:
-    """Return what to give for a folder that has the configuration of a model of the Hub."""
+    """Return a hint for a folder that has the configuration of a model of the Hub."""
     document = _json(folder / CONFIG)
     if isinstance(document.get("model_type"), str):
         name = files.shown(folder)
@@ -254,7 +254,7 @@ def _of_folder(folder: Path) -> Format | None:
 def _by_content(path: Path, start: bytes) -> Format | None:
     for one in KNOWN:
         if any(start[at : at + len(mark)] == mark for at, mark in one.marks):
-            suffixed = of_suffix(path)  # a compressed .joblib is one still
+            suffixed = of_suffix(path)  # also for a compressed .joblib
             return suffixed if one.words == "a compressed file" and suffixed else one
     if _is_safetensors(path, start):
         return SAFETENSORS
@@ -281,13 +281,13 @@ def _by_content(path: Path, start: bytes) -> Format | None:
 
 
 def _is_safetensors(path: Path, start: bytes) -> bool:
-    """Eight bytes say the length of a JSON object, which follows and ends within the file."""
+    """Return whether a file begins with the length of a JSON object that ends within the file."""
     length = int.from_bytes(start[:8], "little")
     return start[8:9] == b"{" and 2 <= length <= path.stat().st_size - 8
 
 
 def _is_flax(start: bytes) -> bool:
-    """A map of msgpack whose first key is one of a state's."""
+    """Return whether a file begins with a msgpack map whose first key is that of a state."""
     keys = (b"params", b"step", b"batch_stats", b"opt_state", b"model", b"target")
     is_map = 0x81 <= start[0] <= 0x8F
     return is_map and any(start[1:].startswith(bytes([0xA0 + len(k)]) + k) for k in keys)
@@ -315,7 +315,7 @@ def _of_zip(path: Path) -> Format | None:
 
 
 def _of_pickle(start: bytes) -> Format:
-    """Name the class that a pickle builds first, from its operations alone."""
+    """Return a format that names the first class a pickle builds, read from its operations."""
     homes = list(islice(_named_in(start), 100))
     roots = {home.partition(".")[0] for home in homes}
     for packages, one in _CLASSES:
@@ -329,7 +329,7 @@ def _of_pickle(start: bytes) -> Format:
 
 
 def _named_in(start: bytes) -> Iterator[str]:
-    """Yield the modules that the beginning of a pickle imports from."""
+    """Yield the modules that the start of a pickle imports from."""
     texts: list[str] = []
     try:
         for opcode, argument, _ in pickletools.genops(start):
@@ -339,7 +339,7 @@ def _named_in(start: bytes) -> Iterator[str]:
                 yield texts[-2]
             elif isinstance(argument, str):
                 texts = [*texts[-1:], argument]
-    except Exception:  # cut off where the beginning ends
+    except Exception:  # the excerpt ends in mid-operation
         return
 
 
@@ -357,7 +357,7 @@ def _of_json(document: Mapping[str, Any]) -> Format | None:
 
 
 def _json(path: Path) -> Mapping[str, Any]:
-    """Return a JSON object of moderate size; empty if the file holds none."""
+    """Return the JSON object of a file of moderate size; empty if there is none."""
     try:
         with files.open_regular(path) as file:
             text = file.read(MOST_JSON_BYTES + 1)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from dippm.errors import ModelFileError, ModelNotFoundError, UnknownFormatError
 from dippm.model import frontends
-from dippm.model.frontends import registry, unread_formats
+from dippm.model.frontends import registry, unsupported_formats
 
 BERT = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1,
         "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 99}  # fmt: skip
@@ -187,9 +187,9 @@ def test_json_of_other_tools(tmp_path):
 
 
 def test_a_hostile_configuration_is_read_within_limits(tmp_path, monkeypatch):
-    monkeypatch.setattr(unread_formats, "MOST_JSON_BYTES", 1000)
+    monkeypatch.setattr(unsupported_formats, "MOST_JSON_BYTES", 1000)
     (tmp_path / "config.json").write_text(json.dumps({**BERT, "pad": "x" * 2000}))
-    assert unread_formats.hub_folder_hint(tmp_path) == ""
+    assert unsupported_formats.hub_folder_hint(tmp_path) == ""
     (tmp_path / "config.json").write_text(
         json.dumps({"architecture": "\x1b[31m" * 90, "pretrained_cfg": {}})
     )

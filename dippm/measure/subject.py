@@ -14,7 +14,7 @@ from dippm.model.frontends import InputSpec
 if TYPE_CHECKING:
     import torch
 
-    from dippm.model.frontends.torch.export import Accepted
+    from dippm.model.frontends.torch.export import AcceptedInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,9 @@ def _random(tensor: torch.Tensor, device: torch.device, generator: torch.Generat
     return torch.randint(0, 2, tensor.shape, dtype=tensor.dtype, device=device, generator=generator)
 
 
-def _by_position(module: torch.nn.Module, accepted: Accepted, names: list[str]) -> torch.nn.Module:
+def _by_position(
+    module: torch.nn.Module, accepted: AcceptedInputs, names: list[str]
+) -> torch.nn.Module:
     """Return a module that takes its tensors by position, whatever the arguments of `forward`."""
     import torch
 

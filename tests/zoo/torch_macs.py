@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from dippm.model.frontends.torch.constant_folding import KnownNumbers
+from dippm.model.frontends.torch.constant_folding import ConstantFolding
 from tests.zoo.case import Inputs, NotBuiltError
 from tests.zoo.torch_detections import EveryBox
 
@@ -126,7 +126,7 @@ def _on_fakes_of_a_cpu(module: Any, args: Any, kwargs: Any) -> int:
 
 def _on_numbers(module: Any, args: Any, kwargs: Any) -> int:
     """Count where sizes follow from numbers that are given."""
-    with torch.device("meta"), KnownNumbers(), _compiling_state_context():
+    with torch.device("meta"), ConstantFolding(), _compiling_state_context():
         return _counted(module, args, kwargs)
 
 
@@ -143,7 +143,7 @@ def _square_grids(module: torch.nn.Module, inputs: Inputs) -> dict[str, torch.Te
 
 def _moved_numbers(module: Any, args: Any, kwargs: Any) -> int:
     """Count where sizes follow from numbers that a module moves to its device."""
-    with torch.device("meta"), KnownNumbers(everywhere=True), _compiling_state_context():
+    with torch.device("meta"), ConstantFolding(everywhere=True), _compiling_state_context():
         return _counted(module, args, kwargs)
 
 

@@ -216,10 +216,10 @@ def without_weights(architecture: Architecture, design: Design) -> Any:
         return architecture.make
     import torch
 
-    from dippm.model.frontends.torch.constant_folding import BuildsNumbers
+    from dippm.model.frontends.torch.constant_folding import KeepIntegerData
 
     try:
-        with torch.device("meta"), BuildsNumbers():
+        with torch.device("meta"), KeepIntegerData():
             return architecture.build(design)
     except Exception:  # constructors that need data; if it is another reason, it comes again
         return architecture.build(design)

@@ -303,10 +303,10 @@ BUILDERS: dict[str, Callable[[str, torch.device], NamedModel]] = {
 
 def _build_on(make: Callable[[], torch.nn.Module], device: torch.device) -> torch.nn.Module:
     """Build on a device; in real memory rather than on "meta" if the constructor reads numbers."""
-    from dippm.model.frontends.torch.constant_folding import BuildsNumbers
+    from dippm.model.frontends.torch.constant_folding import KeepIntegerData
 
     try:
-        with device, BuildsNumbers():
+        with device, KeepIntegerData():
             return make().eval()
     except (RuntimeError, NotImplementedError):
         if device.type != "meta":

@@ -146,7 +146,7 @@ def export_bytes(
     """
     import torch
 
-    from dippm.model.frontends.torch.export import export, slimmed
+    from dippm.model.frontends.torch.export import export, strip_program
     from dippm.model.frontends.torch.foreign_operators import foreign_schemas
     from dippm.model.relax.torch_data_flow import with_data_flow
 
@@ -156,7 +156,7 @@ def export_bytes(
             exported = export(module, inputs)
             schemas = foreign_schemas(exported.program)
             program = with_data_flow(exported.program) if schemas else exported.program
-            torch.export.save(slimmed(program), buffer)
+            torch.export.save(strip_program(program), buffer)
     except TimeoutError as error:
         where = "exporting" + _place_in(module, frames_of(error))
         raise out_of_time_error(timeout_s, where) from None

@@ -219,13 +219,13 @@ def test_many_layers_of_many_steps_are_no_loop_over_samples(monkeypatch):
     from dippm.model.frontends.torch import candidates
 
     batches = []
-    original = candidates.Attempt.at
+    original = candidates.Attempt.export_at
 
     def at(self, batch, **rest):
         batches.append(batch)
         return original(self, batch, **rest)
 
-    monkeypatch.setattr(candidates.Attempt, "at", at)
+    monkeypatch.setattr(candidates.Attempt, "export_at", at)
     exported = export(Layers(), InputSpec.parse("8"))
     assert exported.batch_is_symbolic
     assert batches == [exported.batch]

@@ -10,7 +10,7 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.model import frontends
 from dippm.model.frontends import pytorch
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch.fallback_inputs import with_known_masks
+from dippm.model.frontends.torch.fallback_inputs import with_full_masks
 from dippm.model.graph import ModelGraph, build
 
 ROWS = 12 * 16 * 16
@@ -221,6 +221,6 @@ def test_scripts_that_select_by_data_name_line_and_next_step():
 def test_a_sample_without_padding_holds_what_was_said():
     """A mask of truth values that is tried with all of them true stays one of truth values."""
     for kind, value in (("bool:", True), ("", 1), ("int:", 1), ("float:", 1.0)):
-        (held,) = with_known_masks(InputSpec.parse(f"x=3,4;mask={kind}2")).values["mask"]
+        (held,) = with_full_masks(InputSpec.parse(f"x=3,4;mask={kind}2")).values["mask"]
         assert held == (value, value)
         assert type(held[0]) is type(value)

@@ -12,7 +12,7 @@ import dippm
 from dippm.errors import InputShapeError
 from dippm.model import frontends
 from dippm.model.frontends import named
-from dippm.model.frontends.torch.constant_folding import kept_numbers
+from dippm.model.frontends.torch.constant_folding import constant_tensors
 
 WIDTH = 3 * 14 * 14
 
@@ -140,6 +140,6 @@ def test_the_numbers_that_a_module_keeps_are_known():
 def test_a_model_by_name_is_built_with_the_numbers_that_it_keeps():
     module = named._build_on(Codec, torch.device("meta"))
     assert all(parameter.is_meta for parameter in module.parameters())
-    assert {name: int(value) for name, value in kept_numbers(module)[""].items()} == {
+    assert {name: int(value) for name, value in constant_tensors(module)[""].items()} == {
         "stride": 4, "kernel": 8,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which kind of PyTorch file this is, and opening a pickled one without running it."""
+"""The kind of a PyTorch file, and loading a pickled one without running its code."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CLASS_HOMES = (
     "timm.models.",
     "timm.layers.",
 )
-"""Packages whose `nn.Module` classes, enums and plain data classes may be rebuilt."""
+"""Packages whose `nn.Module` classes, enums and plain data classes may be unpickled."""
 
 EXTRAS = {"torchvision": "timm", "timm": "timm", "transformers": "hf"}
-"""What to install for classes of other packages, as in `pip install "dippm[timm]"`."""
+"""Extra that installs the package of a class, as in `pip install "dippm[timm]"`."""
 
 FUNCTION_HOMES = (
     "torch",
@@ -58,10 +58,10 @@ PURE_GLOBALS = {
     "collections.deque": "collections",
     "torch.device": "torch",
 }
-"""Globals that build containers only. `functools.partial` binds nothing but allowed globals."""
+"""Globals that only build containers. `functools.partial` can bind allowed globals only."""
 
 TRACERS = ("torchvision.models.feature_extraction", "timm.models._features_fx")
-"""Modules whose classes write Python code from names when they are built."""
+"""Modules whose classes generate Python code from names when they are constructed."""
 
 LONGEST_REFUSAL = 2000
 
@@ -72,7 +72,7 @@ _SAFE_NAME = re.compile(r"[\w\- ]+")
 
 
 def archive_kind(path: Path) -> ArchiveKind | None:
-    """Tell the kinds apart by the members of the archive, without loading anything."""
+    """Return the kind of a file from the members of its archive, without loading anything."""
     try:
         start = files.beginning(path, 64)
         if start.startswith(MAGIC):
@@ -84,7 +84,7 @@ def archive_kind(path: Path) -> ArchiveKind | None:
 
 def _zip_kind(members: Iterable[str]) -> ArchiveKind | None:
     found = set()
-    for name in members:  # of which there may be very many
+    for name in members:  # possibly very many
         inner = name.partition("/")[2]
         found |= {name, inner, inner.partition("/")[0] + "/"} & _MARKS
     if {"archive_format", "models/"} <= found or "serialized_exported_program.json" in found:
@@ -95,7 +95,7 @@ def _zip_kind(members: Iterable[str]) -> ArchiveKind | None:
 
 
 def _is_legacy(start: bytes) -> bool:
-    """Files from before PyTorch 1.6 begin with a pickled magic number."""
+    """Return whether a file is from before PyTorch 1.6: it begins with a pickled magic number."""
     return (
         start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04")
         and bytes.fromhex("8a0a6cfc9c46f9206aa85019") == start[2:14]
@@ -107,13 +107,13 @@ def load_pickled(path: Path, *, trust: bool, device: str = "meta") -> Any:
 
     Args:
         path: a file of kind "pickle" or "legacy pickle".
-        trust: whether classes off the allow-list may be imported and run.
-        device: where its weights go; on "meta" they are not read.
+        trust: whether classes outside the allow-list may be imported and run.
+        device: device of its weights; on "meta" they are not read.
 
     Raises:
         UnsafeModelError: if the pickle names other globals and `trust` is false.
         FrameworkNotInstalledError: if the package of its classes is missing.
-        ModelFileError: if it is damaged, or holds weights without an architecture.
+        ModelFileError: if it is damaged, or contains weights without an architecture.
     """
     import torch
 
@@ -148,7 +148,7 @@ def load_pickled(path: Path, *, trust: bool, device: str = "meta") -> Any:
 
 
 def _check_names(module: Any, path: Path) -> None:
-    """Refuse names that could break out of the code which `torch.fx` writes with them."""
+    """Refuse names that could inject code into what `torch.fx` generates from them."""
     try:
         held = [(part._modules, part._parameters, part._buffers) for part in module.modules()]
         found = [name for tables in held for names in tables for name in dict(names)]
@@ -163,7 +163,7 @@ def _check_names(module: Any, path: Path) -> None:
 
 
 def _load_allowed(path: Path, device: str) -> Any:
-    """Load with exactly those globals of the file that the allow-list permits."""
+    """Load a file with only those of its globals that the allow-list permits."""
     import torch
 
     permitted: dict[str, Any] = {}
@@ -175,7 +175,7 @@ def _load_allowed(path: Path, device: str) -> Any:
             _check_installed(path, refused)
             raise _unsafe(path, refused)
         permitted = resolved
-    while True:  # an old file is not listed beforehand: it names its globals one at a time
+    while True:  # the globals of an old file become known one at a time
         with (
             _brief_refusals(),
             torch.serialization.safe_globals([(value, name) for name, value in permitted.items()]),
@@ -197,9 +197,9 @@ def _load_allowed(path: Path, device: str) -> Any:
 
 @contextlib.contextmanager
 def _brief_refusals() -> Iterator[None]:
-    """Shorten what torch's unpickler says: it holds text of the file, as long as the file likes.
+    """Shorten messages of torch's unpickler, which contain text of the file of any length.
 
-    `torch.load` searches it with patterns whose time is quadratic: a minute for 200,000 characters.
+    `torch.load` searches them with patterns of quadratic time: a minute for 200,000 characters.
     """
     from torch import _weights_only_unpickler
 
@@ -218,7 +218,7 @@ def _brief_refusals() -> Iterator[None]:
 
 
 def _whole_and_legacy(path: Path) -> UnsafeModelError:
-    """Say what a file from before PyTorch 1.6 holds that brings the source of its classes."""
+    """Return the refusal of a file from before PyTorch 1.6 that contains its classes' source."""
     names = [name for name in _named_globals(path) if not name.startswith("collections.")]
     kind = f" ({names[0]})" if names else ""
     return UnsafeModelError(
@@ -230,7 +230,7 @@ def _whole_and_legacy(path: Path) -> UnsafeModelError:
 
 
 def _named_globals(path: Path) -> list[str]:
-    """Return the globals that the object in a legacy file names, in order; nothing is loaded."""
+    """Return the globals that the object of a legacy file names, in order, without loading it."""
     found: list[str] = []
     with contextlib.suppress(Exception), files.open_regular(path) as file:
         for _ in range(4):  # the magic number, the protocol, the system, the object
@@ -241,7 +241,7 @@ def _named_globals(path: Path) -> list[str]:
 
 
 def _check_installed(path: Path, names: list[str]) -> None:
-    """Tell what to install if these classes are of a known package that is not there.
+    """Raise if these classes are from a known package that is not installed.
 
     Raises:
         FrameworkNotInstalledError: naming the extra.
@@ -259,8 +259,8 @@ def allowed_global(name: str) -> Any | None:
     """Return the class or function of this qualified name if a pickle may use it, else None.
 
     Allowed are classes of layers and models of torch.nn, torchvision and timm, their enums and
-    option classes, and named pure functions. Whatever could reach code, files or the network
-    (graph modules, loaders, hubs) is not.
+    option classes, and listed pure functions, but nothing with access to code, files or the
+    network (graph modules, loaders, hubs).
     """
     import torch
 
@@ -290,7 +290,7 @@ def allowed_global(name: str) -> Any | None:
 
 
 def _is_plain_data(value: Any, module_name: str) -> bool:
-    """Return whether this is an enum or data class defined in that module."""
+    """Return whether this is an enum or data class that is defined in the module."""
     from dataclasses import is_dataclass
     from enum import Enum
 
@@ -320,7 +320,7 @@ def _module_in(loaded: Any, path: Path) -> Any:
         return loaded
     if isinstance(loaded, Mapping):
         modules = [v for v in loaded.values() if isinstance(v, torch.nn.Module)]
-        if len(modules) == 1:  # checkpoints of trainers keep the module under some key
+        if len(modules) == 1:  # trainers store the module under some key
             return modules[0]
         kind = "a state_dict: weights without an architecture"
     else:

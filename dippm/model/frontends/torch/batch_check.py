@@ -1,8 +1,8 @@
-"""Does the batch of an export stand for every batch? Loops over samples, wrong axes, lost sizes.
+"""Whether the batch of an export stands for every batch: loops over samples, lost sizes.
 
-An export at a marker batch serves all batches if the model does the same work for each. A Python
-loop over samples is unrolled instead, and a recurrent layer whose sequence comes first takes the
-batch for time. `BatchWatch` sees both while the model runs; `carries_batch` checks the result.
+An export at a marker batch is valid for all batches if the work of the model scales with the batch.
+But a Python loop over samples is unrolled, and a sequence-first recurrent layer mistakes the batch
+for time. `BatchWatch` detects both while the model runs; `loses_batch` checks the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dippm.model.frontends.torch.paths import path_of
 
 MAX_PIECES = 32
-"""Pieces that a model may cut from a batch; more are a loop over samples."""
+"""Maximum number of pieces cut from a batch; more indicate a loop over samples."""
 
 CUTS = frozenset(
     """
@@ -34,27 +34,27 @@ REDUCTIONS = frozenset(
     sum var
     """.split()
 )
-"""What takes a batch away without fixing a size: nothing behind it can depend on the batch."""
+"""Operators that remove the batch without fixing a size: later results do not depend on it."""
 
 
 class BatchMissedError(Exception):
-    """The model takes the batch apart sample by sample, or for the steps of a sequence."""
+    """The model splits the batch into samples, or uses it as the steps of a sequence."""
 
 
 class BatchWatch(TorchFunctionMode):
-    """Sees how a model treats the batch while it runs.
+    """Observes how a model uses the batch while it runs.
 
     Attributes:
-        batch: the marker; 0 watches nothing.
-        believes: whether it is known where the batch is, whatever a layer makes of it.
-        is_cut: whether the model took the batch apart, which ends the run.
-        misplaced: sequence-first layers that got the batch as their sequence.
-        placed: sequence-first layers that got the batch where they want it.
+        batch: the marker; 0 to observe nothing.
+        knows_batch_axis: whether the user stated where the batch is, which overrides layers.
+        is_cut: whether the model split the batch, which ends the run.
+        misplaced: sequence-first layers that received the batch as their sequence.
+        placed: sequence-first layers that received the batch at the right axis.
     """
 
-    def __init__(self, batch: int, *, believes: bool = False) -> None:
+    def __init__(self, batch: int, *, knows_batch_axis: bool = False) -> None:
         super().__init__()
-        self.batch, self.believes, self.is_cut = batch, believes, False
+        self.batch, self.knows_batch_axis, self.is_cut = batch, knows_batch_axis, False
         self.misplaced: list[str] = []
         self.placed: list[str] = []
         self._pieces = 0
@@ -73,11 +73,11 @@ class BatchWatch(TorchFunctionMode):
             BatchMissedError: if they are too many.
         """
         name = getattr(func, "__name__", "").partition(".")[0]
-        if name not in CUTS or not (self.carried(source) or id(source) in self._rests):
+        if name not in CUTS or not (self.scales(source) or id(source) in self._rests):
             return
         pieces = result if isinstance(result, list | tuple) else (result,)
-        lost = [p for p in pieces if isinstance(p, torch.Tensor) and not self.carried(p)]
-        for piece in lost:  # x = x[1:] goes on with what is left
+        lost = [p for p in pieces if isinstance(p, torch.Tensor) and not self.scales(p)]
+        for piece in lost:  # x = x[1:] continues with the rest
             sizes = [size for size in piece.shape if isinstance(size, int)]
             if any(self.batch - MAX_PIECES < size < self.batch for size in sizes):
                 self._rests[id(piece)] = piece
@@ -86,27 +86,27 @@ class BatchWatch(TorchFunctionMode):
             self.is_cut = True
             raise BatchMissedError
 
-    def carried(self, value: Any) -> bool:
+    def scales(self, value: Any) -> bool:
         """Return whether a tensor has a size that scales with the batch."""
-        return isinstance(value, torch.Tensor) and carries(value.shape, self.batch)
+        return isinstance(value, torch.Tensor) and scales_with_batch(value.shape, self.batch)
 
     def saw_sequence_first(self, name: str, value: Any) -> None:
-        """Note what a sequence-first layer was given.
+        """Record the input of a sequence-first layer.
 
         Raises:
-            BatchMissedError: if it is the batch where its sequence should be.
+            BatchMissedError: if the batch is at the axis of the sequence.
         """
         if not self.batch or not isinstance(value, torch.Tensor):
             return
-        if value.dim() == 3 and carries(value.shape[1:2], self.batch):
+        if value.dim() == 3 and scales_with_batch(value.shape[1:2], self.batch):
             self.placed.append(name)
-        elif carries(value.shape[:1], self.batch) and not self.believes:
+        elif scales_with_batch(value.shape[:1], self.batch) and not self.knows_batch_axis:
             self.misplaced.append(name)
             raise BatchMissedError
 
 
 class ScriptWatch(TorchDispatchMode):
-    """The same for scripted modules, whose functions only show as operators."""
+    """The same for scripted modules, whose calls are visible as operators only."""
 
     def __init__(self, watch: BatchWatch) -> None:
         super().__init__()
@@ -123,13 +123,13 @@ def _rank(value: Any) -> int:
     return value.dim() if isinstance(value, torch.Tensor) else 0
 
 
-def carries(sizes: Any, batch: int) -> bool:
+def scales_with_batch(sizes: Any, batch: int) -> bool:
     """Return whether one of these sizes scales with a marker batch."""
     return any(isinstance(size, int) and size and size % batch == 0 for size in sizes)
 
 
 def watch_sequences(module: torch.nn.Module, watch: BatchWatch) -> Callable[[], None]:
-    """Let sequence-first layers tell the watch what they get; returns how to end that."""
+    """Hook sequence-first layers to report inputs to the watch; return the unhook function."""
     handles = []
     for name, layer in module.named_modules():
         if isinstance(layer, torch.nn.RNNBase | torch.nn.MultiheadAttention):
@@ -146,23 +146,23 @@ def watch_sequences(module: torch.nn.Module, watch: BatchWatch) -> Callable[[], 
 def _hook(watch: BatchWatch, name: str, layer: torch.nn.Module) -> Any:
     def hook(_: torch.nn.Module, args: Any, kwargs: Any) -> None:
         value = args[0] if args else kwargs.get("input", kwargs.get("query"))
-        if not layer.batch_first or _rank(value) == 2:  # of rank 2 there is no batch at all
+        if not layer.batch_first or _rank(value) == 2:  # rank 2 has no batch
             watch.saw_sequence_first(name, value)
 
     return hook
 
 
 def has_sequence_first(module: torch.nn.Module) -> bool:
-    """Return whether a module has layers that want the sequence before the batch."""
+    """Return whether a module has layers that expect the sequence before the batch."""
     kinds = torch.nn.RNNBase | torch.nn.MultiheadAttention
     return any(isinstance(part, kinds) and not part.batch_first for part in module.modules())
 
 
 def loses_batch(program: ExportedProgram, batch: int) -> bool:
-    """Return whether some operator's results no longer scale with the batch of its arguments.
+    """Return whether results of some operator do not scale with the batch of its arguments.
 
-    Rightly so for a mean over the batch or its first sample, wrongly if a size was computed from
-    the batch (``x[: len(x) // 2]``) or fixed by a trace: a second export tells.
+    That is right for a mean over the batch or its first sample, but wrong if a size was computed
+    from the batch (``x[: len(x) // 2]``) or fixed by a trace. A second export decides.
     """
     for node in program.graph.nodes:
         name = getattr(node.target, "__name__", "")
@@ -173,9 +173,9 @@ def loses_batch(program: ExportedProgram, batch: int) -> bool:
         results = [v for v in _values(node.meta.get("val")) if v.dim()]
         if not results:
             continue
-        cut = not all(carries(value.shape, batch) for value in results)
+        cut = not all(scales_with_batch(value.shape, batch) for value in results)
         if cut and any(
-            carries(value.shape, batch)
+            scales_with_batch(value.shape, batch)
             for argument in node.all_input_nodes
             for value in _values(argument.meta.get("val"))
         ):
@@ -184,9 +184,9 @@ def loses_batch(program: ExportedProgram, batch: int) -> bool:
 
 
 def repeats_per_sample(program: ExportedProgram, batch: int) -> bool:
-    """Return whether a module ran some operator so often that it may loop over samples.
+    """Return whether a module ran one operator so often that it may loop over samples.
 
-    A loop runs the same module each time; as many operators of many layers are only a large model.
+    A loop repeats the same module; the same count over many layers is just a large model.
     """
     nodes = (node for node in program.graph.nodes if node.op == "call_function")
     runs = Counter((path_of(node), node.target) for node in nodes)
@@ -194,7 +194,7 @@ def repeats_per_sample(program: ExportedProgram, batch: int) -> bool:
 
 
 def same_work(one: ExportedProgram, batch: int, other: ExportedProgram, other_batch: int) -> bool:
-    """Return whether two exports are the same operators, with sizes that scale with the batch."""
+    """Return whether two exports have the same operators, with sizes that scale with the batch."""
     nodes = [n for n in one.graph.nodes if n.op == "call_function"]
     others = [n for n in other.graph.nodes if n.op == "call_function"]
     if len(nodes) != len(others):

@@ -1,4 +1,4 @@
-"""What one call of `forward` is given: tensors by name, and how they become its arguments."""
+"""`ModelCall`: the tensors of one call of `forward`, and their arrangement into arguments."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Leaf:
     """One tensor among the arguments.
 
     Attributes:
-        name: of the parameter; dots lead into it ("batch.image", "state.0"). Empty for the first.
+        name: path of the parameter ("batch.image", "state.0"); "" for the first one.
         shape: sizes without the batch.
-        batch_axis: where the batch stands in the complete shape; None if the tensor has none.
-        named: whether the user, and not we, said where the batch is.
-        dtype: None if it has to be found out.
+        batch_axis: position of the batch in the complete shape; None if the tensor has none.
+        named: whether the user stated the position of the batch.
+        dtype: element type; None if it has to be found by trial.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """All arguments of one call.
+    """All arguments of one call of `forward`.
 
     Attributes:
         leaves: the tensors, in the order of `forward`.
-        arrange: turns values by leaf name into positional and keyword arguments.
-        notes: what was assumed about them.
+        arrange: function from values by leaf name to positional and keyword arguments.
+        notes: assumptions about them, for the user.
     """
 
     leaves: tuple[Leaf, ...]
@@ -59,7 +59,7 @@ class ModelCall:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether an argument is a tensor of numbers that are known."""
+        """Whether an argument is a tensor with known numbers."""
         constants = getattr(self.arrange, "constants", {})
         return any(isinstance(value, torch.Tensor) for value in constants.values())
 
@@ -71,18 +71,18 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class ByParameter:
-    """Arguments for a signature: leaves go to the parameters that their names lead to.
+    """Arranges leaves as arguments of a signature, by the paths in their names.
 
     Attributes:
-        parameters: of `forward`, without `self`.
-        constants: arguments that are no tensors, by parameter.
+        parameters: parameters of `forward` without `self`.
+        constants: non-tensor arguments by parameter.
     """
 
     parameters: Sequence[inspect.Parameter]
     constants: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, tensors: Mapping[str, Any]) -> Arguments:
-        """Return positional and keyword arguments that hold these tensors."""
+        """Return positional and keyword arguments that contain these tensors."""
         tree: dict[str, Any] = {}
         first = [tensors[""]] if "" in tensors else []
         for name, tensor in {**tensors, **self.constants}.items():
@@ -108,9 +108,9 @@ def _put(tree: dict[str, Any], steps: list[str], tensor: Any) -> None:
 
 
 def built_value(part: Any, annotation: Any) -> Any:
-    """Return a tensor as it is, and parts by name as what the annotation asks for.
+    """Return a tensor unchanged, and named parts as the type of the annotation.
 
-    Without an annotation, parts named 0, 1, ... are a tuple, and others a dictionary.
+    Without an annotation, parts named 0, 1, ... become a tuple and others a dictionary.
     """
     if not isinstance(part, dict):
         return part
@@ -126,7 +126,7 @@ def built_value(part: Any, annotation: Any) -> Any:
 
 
 def plain_type(annotation: Any) -> Any:
-    """Return the class behind an annotation: without `| None` and without type arguments."""
+    """Return the class in an annotation, without `| None` and type arguments."""
     choices = [a for a in typing.get_args(annotation) if a is not type(None)]
     if len(choices) == 1 and type(None) in typing.get_args(annotation):
         return plain_type(choices[0])
@@ -134,7 +134,7 @@ def plain_type(annotation: Any) -> Any:
 
 
 def is_tensor(annotation: Any) -> bool:
-    """Return whether a parameter takes a tensor, of any type of numbers: `torch.LongTensor`."""
+    """Return whether a parameter takes a tensor of any element type, such as `torch.LongTensor`."""
     kind = plain_type(annotation)
     return kind is torch.Tensor or type(kind) is type(torch.LongTensor)
 
@@ -145,7 +145,7 @@ def is_list_of_tensors(annotation: Any) -> bool:
 
 
 def is_optional(annotation: Any) -> bool:
-    """Return whether None is a value of this type."""
+    """Return whether an annotation allows None."""
     return type(None) in typing.get_args(annotation)
 
 
@@ -160,5 +160,5 @@ def takes_parts(annotation: Any) -> bool:
 def _hints(kind: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(kind)
-    except Exception:  # names that its module does not have at run time
+    except Exception:  # names that do not exist at run time
         return {}

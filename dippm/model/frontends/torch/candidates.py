@@ -1,4 +1,4 @@
-"""Exports of one module at one batch, with every sensible choice of input types."""
+"""Attempts to export a module at a batch, with every plausible choice of input types."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ from dippm.model.frontends.torch.batch_check import (
     watch_sequences,
 )
 from dippm.model.frontends.torch.call import ModelCall
-from dippm.model.frontends.torch.constant_folding import Kept, KnownNumbers, settings_of
+from dippm.model.frontends.torch.constant_folding import (
+    ConstantFolding,
+    ConstantTensors,
+    settings_of,
+)
 from dippm.model.frontends.torch.control_flow import unfold_control_flow
-from dippm.model.frontends.torch.data_dependent_sizes import StatedSizes, with_positions
+from dippm.model.frontends.torch.data_dependent_sizes import UpperBoundSizes, with_positions
 from dippm.model.frontends.torch.experts import Experts
-from dippm.model.frontends.torch.gradients import Gradients, traced
+from dippm.model.frontends.torch.gradients import GradientRequests, trace_with_gradients
 from dippm.model.frontends.torch.higher_order_operators import (
     autocast_without_data,
     inline_regions,
@@ -68,41 +72,46 @@ _OUR_WORDS = (
     "view size is not compatible",
     "combine_mode='pointwise'",
 )
-"""In errors that tensors without data bring about: attention gives another order of axes there."""
+"""Parts of errors that only tensors without data cause: attention returns other strides there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """Which numbers are worked out while a module runs, see `constant_folding`.
+    """Extent of constant folding while a module runs, see `constant_folding`.
 
     Attributes:
-        known: that the module keeps.
-        everywhere: whether they stay known on another device.
+        known: constant tensors of the module.
+        everywhere: whether constants stay known on another device.
     """
 
-    known: Kept
+    known: ConstantTensors
     everywhere: bool = False
 
 
 class Attempt:
-    """Exports of one module.
+    """Attempts to export one module with one call.
 
     Attributes:
-        module: in evaluation mode.
-        call: what it is given.
-        on_meta: whether it has no data, so that inputs are on the meta device.
-        kept: numbers that it kept as tensors while it had data, see `constant_folding`.
-        choices: types of the inputs, the likeliest first.
-        watch: what was seen of the batch during the last export.
-        gradients: whether the module asks for gradients.
-        notes: what the last export left out, for the user.
-        first_error: of the exports.
-        forward_error: the first of the module itself on tensors without data.
-        last_error: of its last run; None if that worked.
+        module: the module in evaluation mode.
+        call: its arguments.
+        on_meta: whether the module, and thus its inputs, is on the meta device.
+        kept: its constant tensors from before it lost its data, see `constant_folding`.
+        choices: element types of the inputs, most likely first.
+        watch: use of the batch during the last export.
+        gradients: record of the module's requests for gradients.
+        notes: remarks on the last export, for the user.
+        first_error: first error of an export.
+        forward_error: first error of the module itself on tensors without data.
+        last_error: error of its last run; None if that succeeded.
     """
 
     def __init__(
-        self, module: torch.nn.Module, call: ModelCall, *, on_meta: bool, kept: Kept | None = None
+        self,
+        module: torch.nn.Module,
+        call: ModelCall,
+        *,
+        on_meta: bool,
+        kept: ConstantTensors | None = None,
     ) -> None:
         self.module, self.call, self.on_meta = module, call, on_meta
         self._kept = kept or {}
@@ -120,27 +129,27 @@ class Attempt:
         self._makes_meta, self._works_at = False, ""
         self._is_script = isinstance(module, torch.jit.ScriptModule)
         self._has_scripts = has_scripts(module)
-        self._sizes = StatedSizes()
+        self._sizes = UpperBoundSizes()
         self._noted: dict[str, None] = {}
-        self.gradients, self._padded = Gradients(), PaddedSequences()
+        self.gradients, self._padded = GradientRequests(), PaddedSequences()
         self._folding: Folding | None = None
         self.forget()
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was assumed in all exports, for the user."""
+        """Assumptions of all exports, for the user."""
         return (*((PACKED,) if self._padded.seen else ()), *self._noted)
 
     def with_call(self, call: ModelCall) -> Attempt:
-        """Return exports of the same module that is called in another way."""
+        """Return attempts to export the same module with another call."""
         return Attempt(self.module, call, on_meta=self.on_meta, kept=self._kept)
 
-    def at(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
-        """Return the program at a batch, None if the module does not pass there.
+    def export_at(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
+        """Return the program at a batch, None if the module cannot be exported there.
 
         Args:
-            batch: samples, or a marker.
-            watched: whether the batch is a marker whose way is watched; see `watch`.
+            batch: number of samples, or a marker.
+            watched: whether the batch is a marker whose use is observed; see `watch`.
         """
         self.notes = ()
         program = self._export(batch, self.choices[0], watched=watched)
@@ -153,7 +162,7 @@ class Attempt:
                 return self._export_first(batch, dtypes, self.last_error, watched=watched)
             if _is_on_data(self.last_error):
                 reads.append((dtypes, self.last_error))
-        if reads and reads[0][0] is not self.choices[0]:  # right types, for which it reads data
+        if reads and reads[0][0] is not self.choices[0]:  # right, but it reads data
             return self._export_first(batch, *reads[0], watched=watched)
         return None
 
@@ -165,17 +174,17 @@ class Attempt:
         *,
         watched: bool,
     ) -> ExportedProgram | None:
-        """Export with a choice that becomes the likeliest, and that a run without data ends so."""
-        if error is not None:  # earlier choices failed for their types
+        """Export with a choice, moved to the front; `error` is that of its run without data."""
+        if error is not None:  # earlier choices had wrong types
             self.first_error, self.forward_error = None, error
         self.choices.remove(dtypes)
         self.choices.insert(0, dtypes)
         return self._export(batch, dtypes, watched=watched)
 
     def _fails_on_mask(self, dtypes: Mapping[str, torch.dtype], is_first: bool) -> bool:
-        """Return whether the last run had the right types, and died on what a mask selects.
+        """Return whether the last run had the right types, but failed on a selection by a mask.
 
-        Where other types before came as far, only what is called a mask is taken for one.
+        If other types got as far before, only inputs named as masks count as masks.
         """
         masks = [n for n, d in dtypes.items() if d is torch.bool and not EDGES.search(n)]
         if any(MASK_NAME.search(name) for name in masks):
@@ -183,15 +192,15 @@ class Attempt:
         return is_first and bool(masks) and self._selects()
 
     def _selects(self) -> bool:
-        """Return whether the last run died on rows that truth values select."""
-        on_data = isinstance(self.last_error, _ON_DATA) or self._is_script  # which says so in text
+        """Return whether the last run failed on rows that truth values select."""
+        on_data = isinstance(self.last_error, _ON_DATA) or self._is_script  # its errors are text
         return on_data and bool(_SELECTS.search(str(self.last_error)))
 
-    def selected(self, batch: int) -> ExportedProgram | None:
-        """Return the program if inputs of truth values select rows, all of which are then kept.
+    def export_selecting_all(self, batch: int) -> ExportedProgram | None:
+        """Return the program if boolean inputs select rows, and keep all rows.
 
-        What a model takes for positions it may also take for truth values, one for each row. Where
-        their sizes fit as such they are meant so: as positions each would pick a whole row again.
+        A model that accepts positions may also accept one truth value per row. If the sizes fit
+        those, they are meant: as positions, each would select a whole row again.
         """
         stated = {leaf.name for leaf in self.call.leaves if leaf.dtype is not None}
         first = self.choices[0]
@@ -202,8 +211,8 @@ class Attempt:
             errors = self.first_error, self.forward_error
             has_truth = torch.bool in dtypes.values()
             fails = has_truth and not self.runs(batch, dtypes)
-            selects = fails and (self._has_scripts or self._selects())  # scripts fail in silence
-            program = self._export(batch, dtypes, sizes=StatedSizes()) if selects else None
+            selects = fails and (self._has_scripts or self._selects())  # scripts give no reason
+            program = self._export(batch, dtypes, sizes=UpperBoundSizes()) if selects else None
             if program is not None and self._sizes.is_of_inputs:
                 self.choices.insert(0, dtypes)
                 self.notes = (*map(self._taken_for_truth, names), *self._sizes.notes)
@@ -216,39 +225,39 @@ class Attempt:
         sizes = ("fixed:" if leaf.batch_axis is None else "") + ",".join(map(str, leaf.shape))
         return TRUTH.format(name=name or "the input", given=f"{name}=" if name else "", sizes=sizes)
 
-    def known(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
-        """Return the program with all worked out that the module computes from numbers alone.
+    def export_with_folding(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
+        """Return the program with constant folding of all that depends on numbers alone.
 
-        None if that is not why the exports before have failed.
+        None if the earlier exports failed for another reason.
         """
         if not _is_on_data(self.first_error):
             return None
         settings = settings_of(self._kept)
         ways = [Folding(settings), Folding(settings, True), Folding(self._kept, True)]
         first = 1 if self.call.has_numbers else 0
-        last = 3 if watched or not self.call.has_batch else 2  # tables change nothing at one batch
+        last = 3 if watched or not self.call.has_batch else 2  # tables are for markers
         for folding in ways[first:last]:
             self._folding = folding
-            if watched and not self.runs(batch, self.choices[0]):  # much cheaper than an export
+            if watched and not self.runs(batch, self.choices[0]):  # cheaper than an export
                 continue
-            if (program := self.at(batch, watched=watched)) is not None:
+            if (program := self.export_at(batch, watched=watched)) is not None:
                 return program
         self.forget()
         return None
 
     def forget(self) -> None:
-        """Work nothing out in the exports that follow but given numbers; see `known`."""
+        """Fold only given numbers in later exports; see `export_with_folding`."""
         self._folding = Folding(settings_of(self._kept)) if self.call.has_numbers else None
 
-    def stated(self, batch: int) -> ExportedProgram | None:
-        """Return the program with an upper bound for each size that depends on data.
+    def export_with_bounds(self, batch: int) -> ExportedProgram | None:
+        """Return the program with an upper bound for each data-dependent size.
 
-        None unless such sizes concern boxes that a detector selects, edges of a graph, or what
-        follows all layers.
+        None unless such sizes concern boxes that a detector selects, edges of a graph, or
+        operators after the last layer.
         """
         has_edges = any(EDGES.search(leaf.name) for leaf in self.call.leaves)
         for dtypes in self.choices:
-            program = self._export(batch, dtypes, sizes=StatedSizes())
+            program = self._export(batch, dtypes, sizes=UpperBoundSizes())
             sizes = self._sizes
             ends_early = sizes.is_cut and self._works_beyond(batch, dtypes)
             if program is not None and (sizes.is_sound or has_edges) and not ends_early:
@@ -260,9 +269,9 @@ class Attempt:
         return None
 
     def _works_beyond(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
-        """Return whether layers run behind the first read of data, for either answer."""
+        """Return whether layers run after the first read of data, with either value read."""
         for answer in (False, True):
-            sizes = StatedSizes(answer)
+            sizes = UpperBoundSizes(answer)
             with suppress(Exception):
                 self._run(batch, dtypes, partial(sizes.run, self.module, tensors=_tensors))
             if sizes.works_at:
@@ -270,21 +279,23 @@ class Attempt:
                 return True
         return False
 
-    def shared(self, batch: int, *, is_marker: bool = False) -> ExportedProgram | None:
-        """Return the program of a mixture of experts, each with an even share of the tokens.
+    def export_with_even_experts(
+        self, batch: int, *, is_marker: bool = False
+    ) -> ExportedProgram | None:
+        """Return the program of a mixture of experts with an even share of tokens per expert.
 
-        None unless that is all that depends on data.
+        None if anything else depends on data.
 
         Args:
-            batch: samples, or a marker.
-            is_marker: which of the two.
+            batch: number of samples, or a marker.
+            is_marker: whether `batch` is a marker.
         """
         if not _is_on_data(self.first_error):
             return None
         for dtypes in self.choices:
             seen = Experts(batch, is_marker=is_marker)
             with suppress(Exception):
-                self._run(batch, dtypes, partial(_called_in, seen, self.module))
+                self._run(batch, dtypes, partial(_call_under, seen, self.module))
                 if seen.is_sound:
                     share = Experts(batch, is_marker=is_marker, counts=seen.counts)
                     program = self._export(batch, dtypes, mode=share)
@@ -293,8 +304,8 @@ class Attempt:
                         return program
         return None
 
-    def differentiated(self, batch: int) -> ExportedProgram | None:
-        """Return the program of a module that asks for gradients; None if it cannot be traced."""
+    def export_with_gradients(self, batch: int) -> ExportedProgram | None:
+        """Return the program of a module that computes gradients; None if it cannot be traced."""
 
         def called(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
             args, kwargs = self.call.arrange(tensors)
@@ -303,7 +314,7 @@ class Attempt:
 
         for dtypes in self.choices if self.on_meta else ():
             try:
-                program = traced(self.module, called, self._tensors(batch, dtypes))
+                program = trace_with_gradients(self.module, called, self._tensors(batch, dtypes))
                 _check_sizes(program)
                 return note_paths(program, self.module, "module")
             except Exception as error:
@@ -312,16 +323,16 @@ class Attempt:
 
     @property
     def refused_inputs(self) -> bool:
-        """Whether the model's own code refuses these inputs, and not our weightless tensors."""
+        """Whether the model's own code refuses these inputs, rather than tensors without data."""
         error = self.forward_error
-        if self.gradients.asked:  # we follow none unless we must
+        if self.gradients.asked:  # gradients are disabled unless needed
             return False
         words = str(error)
         ours = isinstance(error, NotImplementedError) or any(word in words for word in _OUR_WORDS)
         return error is not None and not ours and not words.rstrip().endswith("RuntimeError:")
 
     def error(self, inputs: str) -> Exception:
-        """Return what to raise when every attempt failed."""
+        """Return the error to raise after all attempts failed."""
         for found in (self.forward_error, self.first_error):
             if _is_too_deep(found):
                 return self._nests_too_deeply(found)
@@ -398,11 +409,11 @@ class Attempt:
         dtypes: Mapping[str, torch.dtype],
         *,
         watched: bool = False,
-        sizes: StatedSizes | None = None,
+        sizes: UpperBoundSizes | None = None,
         mode: Experts | None = None,
     ) -> ExportedProgram | None:
-        believes = all(leaf.named for leaf in self.call.leaves)
-        self.watch = BatchWatch(batch if watched else 0, believes=believes)
+        knows_batch_axis = all(leaf.named for leaf in self.call.leaves)
+        self.watch = BatchWatch(batch if watched else 0, knows_batch_axis=knows_batch_axis)
         tensors = self._tensors(batch, dtypes)
         first = tensors.pop("", None)
         names = {_identifier(name): name for name in tensors}
@@ -434,7 +445,7 @@ class Attempt:
             raise
         except Exception as error:
             self.gradients.explain(error)
-            if not isinstance(error, BatchMissedError):  # that is our own word, and no fault
+            if not isinstance(error, BatchMissedError):  # raised by `BatchWatch`, not a fault
                 self.first_error = self.first_error or error
             if not self.on_meta or self._makes_meta or not _DEVICE.search(str(error)):
                 return None
@@ -442,11 +453,11 @@ class Attempt:
         finally:
             if end is not None:
                 end()
-        sizes = sizes and StatedSizes()
-        return self._export(batch, dtypes, watched=watched, sizes=sizes, mode=mode and mode.anew())
+        sizes = sizes and UpperBoundSizes()
+        return self._export(batch, dtypes, watched=watched, sizes=sizes, mode=mode and mode.fresh())
 
     def runs(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
-        """Return whether the module takes inputs of these types."""
+        """Return whether the module accepts inputs of these types."""
         try:
             with self.gradients.watched(), self._padded.instead_of_packed():
                 self._run(batch, dtypes, lambda args, kwargs: self.module(*args, **kwargs))
@@ -455,7 +466,7 @@ class Attempt:
             self.forward_error, self.last_error = self.forward_error or error, error
             if not self.on_meta or self._makes_meta or not _DEVICE.search(str(error)):
                 return False
-            # These types came further than those before: to a tensor made without a device.
+            # These types got further than earlier ones: to a tensor created without a device.
             self.first_error = self.forward_error = error
             self._makes_meta = True
             return self.runs(batch, dtypes)
@@ -468,13 +479,13 @@ class Attempt:
         dtypes: Mapping[str, torch.dtype],
         use: Callable[[tuple[Any, ...], dict[str, Any]], Any],
     ) -> None:
-        """Give inputs without data to `use`, as the arguments of the module."""
+        """Call `use` with inputs without data, as the arguments of the module."""
         tensors = self._tensors(batch, dtypes)
         if self.on_meta:
             args, kwargs = self.call.arrange(tensors)
             with (
                 self.device(),
-                self.numbers(),
+                self.folding_mode(),
                 keeping_attributes(self.module),
                 autocast_without_data(),
             ):
@@ -483,19 +494,19 @@ class Attempt:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode:
                 fake = {name: mode.from_tensor(t) for name, t in tensors.items()}
                 args, kwargs = self.call.arrange(fake)
-                with self.numbers(), keeping_attributes(self.module):
+                with self.folding_mode(), keeping_attributes(self.module):
                     use(args, kwargs)
 
     def device(self) -> AbstractContextManager[Any]:
-        """Return where tensors go that the module makes without saying where."""
+        """Return the default device for tensors that the module creates."""
         return torch.device("meta") if self._makes_meta else nullcontext()
 
-    def numbers(self) -> AbstractContextManager[Any]:
-        """Return what works out numbers, if that is needed."""
+    def folding_mode(self) -> AbstractContextManager[Any]:
+        """Return the mode of constant folding, or a null context if there is none."""
         if self._folding is None:
             return nullcontext()
         known, everywhere = self._folding.known, self._folding.everywhere
-        return KnownNumbers(self.module, known, everywhere=everywhere)
+        return ConstantFolding(self.module, known, everywhere=everywhere)
 
     def _tensors(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
         if self.on_meta:
@@ -510,17 +521,17 @@ class Attempt:
 
 
 class _Flat(torch.nn.Module):
-    """Takes and returns plain tensors, so that a module's own input and output classes are free.
+    """Takes and returns plain tensors, so that a module may use its own input and output classes.
 
-    A scripted module is hidden from `torch.export`, which refuses it by type but follows the
-    operators that it runs.
+    A scripted module is hidden from `torch.export`, which refuses its type but can trace its
+    operators.
     """
 
     def __init__(
         self,
         attempt: Attempt,
         names: Mapping[str, str],
-        sizes: StatedSizes | None,
+        sizes: UpperBoundSizes | None,
         mode: Experts | None,
     ) -> None:
         super().__init__()
@@ -528,7 +539,7 @@ class _Flat(torch.nn.Module):
         self._arrange, self._names, self._sizes = attempt.call.arrange, dict(names), sizes
         self._watch = attempt.watch
         self._is_script = isinstance(attempt.module, torch.jit.ScriptModule)
-        self._device, self._numbers = attempt.device(), attempt.numbers()
+        self._device, self._numbers = attempt.device(), attempt.folding_mode()
         if self._is_script:
             object.__setattr__(self, "module", attempt.module)
         else:
@@ -558,7 +569,7 @@ class _Flat(torch.nn.Module):
             yield ScriptWatch(self._watch) if self._is_script else self._watch
 
 
-def _called_in(
+def _call_under(
     mode: Experts, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     with mode:
@@ -581,7 +592,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _is_too_deep(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, is that calls nest too deeply."""
+    """Return whether an error or a cause of it says that calls nest too deeply."""
     for _ in range(20):
         if error is None or isinstance(error, RecursionError):
             return error is not None
@@ -590,20 +601,20 @@ def _is_too_deep(error: BaseException | None) -> bool:
 
 
 def _is_on_data(error: Exception | None) -> bool:
-    """Return whether an export failed on what the module reads out of a tensor."""
+    """Return whether an export failed because the module reads data from a tensor."""
     return isinstance(error, _ON_DATA) or any(word in str(error) for word in _READS_DATA)
 
 
 def _lacks_input(error: Exception | None) -> bool:
-    """Return whether an export failed on an argument that has None for its default."""
+    """Return whether an export failed on an argument whose default is None."""
     return isinstance(error, TypeError | AttributeError) and "NoneType" in str(error)
 
 
 def _check_sizes(program: ExportedProgram) -> None:
-    """Refuse a program with results whose size depends on data.
+    """Raise if a program has results with data-dependent sizes.
 
     Raises:
-        ValueError: if there is one.
+        ValueError: if it has one.
     """
     for node in program.graph.nodes:
         for tensor in _tensors(node.meta.get("val")):

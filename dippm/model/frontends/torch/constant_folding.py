@@ -1,10 +1,10 @@
-"""Numbers that a model computes from numbers alone, worked out while it is exported.
+"""Constant folding during export: values that a model computes from numbers alone.
 
-A packed vision tower takes the rows and columns of each image as numbers, and splits, sorts and
-masks by what it computes from them. None of that depends on data, but the exporter takes every
-tensor for unknown. `KnownNumbers` computes what comes from numbers alone, so that reading it gives
-numbers; where it meets tensors without data it is a constant. Numbers that a module keeps as
-tensors, such as the stride of a layer of an audio codec, are known as well.
+A packed vision tower receives the rows and columns of each image as numbers, and splits, sorts and
+masks by values computed from them. None of that depends on data, but the exporter treats every
+tensor as unknown. `ConstantFolding` evaluates functions of known numbers, so that the model can
+read the results; together with tensors without data they are constants. Numbers that a module
+stores as tensors, such as the stride of a layer of an audio codec, are known as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 MOST = 1 << 20
-"""Elements of a tensor that is worked out."""
+"""Maximum number of elements of a folded tensor."""
 
 MAKERS = frozenset(
     """
@@ -30,18 +30,18 @@ MAKERS = frozenset(
 
 
 SIZED = frozenset("expand narrow repeat reshape tile view".split())
-"""Methods whose arguments are sizes, one by one."""
+"""Methods that take sizes as separate arguments."""
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
-Kept = Mapping[str, Mapping[str, torch.Tensor]]
-"""Numbers by path of a part and by attribute."""
+ConstantTensors = Mapping[str, Mapping[str, torch.Tensor]]
+"""Constant tensors by path of the submodule and attribute."""
 
 
-def kept_numbers(module: torch.nn.Module) -> Kept:
-    """Return the numbers with data that the parts of a module keep as tensors.
+def constant_tensors(module: torch.nn.Module) -> ConstantTensors:
+    """Return the tensors with data that the parts of a module store as constants.
 
-    They are settings, see `settings_of`, and tables: masks, steps of a solver.
+    These are settings, see `settings_of`, and tables: masks, steps of a solver.
     """
     found = {}
     for path, part in module.named_modules():
@@ -51,14 +51,14 @@ def kept_numbers(module: torch.nn.Module) -> Kept:
     return {path: own for path, own in found.items() if own}
 
 
-def settings_of(kept: Kept) -> Kept:
-    """Return the whole numbers and flags among what a module keeps."""
+def settings_of(kept: ConstantTensors) -> ConstantTensors:
+    """Return the integers and flags among constant tensors."""
     found = {path: {n: v for n, v in own.items() if _is_setting(v)} for path, own in kept.items()}
     return {path: own for path, own in found.items() if own}
 
 
-class BuildsNumbers(TorchFunctionMode):
-    """Keeps the data of whole numbers while a module is built without data."""
+class KeepIntegerData(TorchFunctionMode):
+    """Keeps the data of integers while a module is built without data."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -67,19 +67,19 @@ class BuildsNumbers(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class KnownNumbers(TorchFunctionMode):
-    """Computes on numbers that are known, and traces everything else.
+class ConstantFolding(TorchFunctionMode):
+    """Evaluates functions of known numbers, and traces all others.
 
     Args:
-        module: what runs.
-        kept: numbers that it keeps, for as long as the mode is on; a copy without data lost them.
-        everywhere: whether numbers stay known that the module moves to a device.
+        module: the module that runs.
+        kept: its constant tensors, restored while the mode is active, as a meta copy lost them.
+        everywhere: whether numbers stay known after the module moves them to a device.
     """
 
     def __init__(
         self,
         module: torch.nn.Module | None = None,
-        kept: Kept | None = None,
+        kept: ConstantTensors | None = None,
         *,
         everywhere: bool = False,
     ) -> None:
@@ -90,12 +90,12 @@ class KnownNumbers(TorchFunctionMode):
         self._kept = [] if module is None else _by_part(module, kept or {})
         self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
-    def __enter__(self) -> KnownNumbers:
+    def __enter__(self) -> ConstantFolding:
         for part, numbers in self._kept:
             self._before.append((dict(vars(part)), dict(part._buffers)))
             for name, value in numbers.items():
                 part._buffers.pop(name, None)
-                with _for_real():  # a pass may count in it
+                with _without_modes():  # a pass may modify it, as a counter
                     vars(part)[name] = value.clone()
         super().__enter__()
         return self
@@ -120,48 +120,48 @@ class KnownNumbers(TorchFunctionMode):
         if unknown is not None and _is_known(given[0]) and _writes(name):
             self._forget(given[0], unknown.device)
         if self._written and any(id(tensor) in self._written for tensor in given):
-            args, kwargs = pytree.tree_map(self._now, (args, kwargs))
-            given = list(map(self._now, given))
+            args, kwargs = pytree.tree_map(self._current, (args, kwargs))
+            given = list(map(self._current, given))
         if all(map(_is_known, given)) and _are_plain(args, kwargs):
             placed = {key: value for key, value in kwargs.items() if key != "device"}
             stays = _without_devices(args) if self._everywhere else args
-            with _for_real():
+            with _without_modes():
                 result = func(*stays, **placed)
             if all(map(_is_known, _tensors(result))):
                 return result
         if name in SIZED:
             args = (*args[:1], *_as_sizes(args[1:]))
-        return func(*self._met(args, given), **self._met(kwargs, given))
+        return func(*self._with_constants(args, given), **self._with_constants(kwargs, given))
 
-    def _met(self, values: Any, given: list[torch.Tensor]) -> Any:
-        """Return arguments with known numbers where the others are."""
+    def _with_constants(self, values: Any, given: list[torch.Tensor]) -> Any:
+        """Return arguments with known numbers as constants on the device of the others."""
         device = next((tensor.device for tensor in given if not _is_known(tensor)), None)
         if device is None:
             return values
         values = pytree.tree_map(
             _as_sizes, values, is_leaf=lambda v: v is not values and _are_sizes(v)
         )
-        return pytree.tree_map(lambda v: self._twin(v, device) if _is_known(v) else v, values)
+        return pytree.tree_map(lambda v: self._copy_to(v, device) if _is_known(v) else v, values)
 
     def _forget(self, tensor: torch.Tensor, device: torch.device) -> None:
-        """Take numbers for unknown that something unknown is written into."""
+        """Mark a known tensor as unknown, because unknown values are written into it."""
         if id(tensor) not in self._written:
             made = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device=device)
             self._written[id(tensor)] = tensor, made
 
-    def _now(self, value: Any) -> Any:
+    def _current(self, value: Any) -> Any:
         return self._written[id(value)][1] if id(value) in self._written else value
 
-    def _twin(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def _copy_to(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         key = id(tensor), device
         if key not in self._twins:
-            with _for_real():
+            with _without_modes():
                 self._twins[key] = tensor, tensor.to(device)
         return self._twins[key][1]
 
 
 @contextmanager
-def _for_real() -> Iterator[None]:
+def _without_modes() -> Iterator[None]:
     with ExitStack() as modes:
         modes.enter_context(disable_proxy_modes_tracing())
         modes.enter_context(unset_fake_temporarily())
@@ -169,14 +169,14 @@ def _for_real() -> Iterator[None]:
         yield
 
 
-def worked_out(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call a function on numbers that are known, whatever is traced meanwhile."""
-    with _for_real():
+def evaluate(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call a function on known numbers, outside of tracing."""
+    with _without_modes():
         return func(*args, **kwargs)
 
 
 def _writes(name: str) -> bool:
-    """Return whether a function of this name changes its first argument."""
+    """Return whether a function of this name modifies its first argument."""
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
@@ -194,13 +194,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_setting(value: Any) -> bool:
-    """Tell a number or a flag that a module keeps as a tensor of one element."""
+    """Return whether a value is a number or flag stored as a tensor of one element."""
     one = _is_known(value) and value.numel() == 1 and value.dim() <= 1
     return one and value.dtype in (*_WHOLE, torch.bool)
 
 
 def _are_sizes(values: Any) -> bool:
-    """Return whether these are sizes of which some are tensors."""
+    """Return whether these are sizes, some of them tensors."""
     return (
         isinstance(values, list | tuple)
         and any(map(_is_number, values))
@@ -220,7 +220,7 @@ def _without_devices(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(here if isinstance(value, torch.device) else value for value in args)
 
 
-def _by_part(module: torch.nn.Module, kept: Kept) -> list[tuple[torch.nn.Module, Any]]:
+def _by_part(module: torch.nn.Module, kept: ConstantTensors) -> list[tuple[torch.nn.Module, Any]]:
     return [(module.get_submodule(path), numbers) for path, numbers in kept.items()]
 
 

@@ -1,9 +1,9 @@
-"""Branches, loops and regions of an exported program → the operators that they run.
+"""Branches, loops and regions of an exported program → their operators in one graph.
 
-`torch.cond`, `scan`, `map` and their like are graphs within the graph. Where data decide which
-branch runs, the costliest is read, as in ONNX, TensorFlow and Paddle; a loop over the rows of a
-tensor is written out, one step after the other; of a loop that runs as long as its data say, one
-round is read. What is left stays whole, as an operator that nobody knows.
+`torch.cond`, `scan`, `map` and similar operators contain graphs. If data decide which branch runs,
+the most expensive one is used, as in ONNX, TensorFlow and Paddle. A loop over the rows of a tensor
+is unrolled; a loop whose length depends on data is read as one iteration. Other operators of this
+kind remain, as unknown operators.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch.fx import GraphModule, Node
 from dippm.model.frontends.torch.paths import path_of
 
 MAX_STEPS = 4200
-"""Of one loop, as in TensorFlow's; above four times the largest marker batch."""
+"""Maximum steps of one loop, as for TensorFlow; above four times the largest marker batch."""
 MAX_OPERATIONS = 100_000
-"""That all loops of a model may be written out to."""
+"""Maximum operators of all unrolled loops of a model."""
 BRANCH = "data decide which of {count} branches of {name} runs: the costliest was read"
 ROUND = "the loop {name} runs as long as its data say: one round of it was read"
 UNCOUNTED = "the loop {name} of {steps:,} steps is too long to be written out: it stands for one "
@@ -30,13 +30,13 @@ UNCOUNTED += "operator, and what it computes is not counted"
 _ATEN = torch.ops.aten
 _REGIONS = ("invoke_subgraph", "tag_activation_checkpoint", "wrap", "wrap_activation_checkpoint",
             "hints_wrapper", "strict_mode", "local_map_hop")  # fmt: skip
-"""Regions that only hold a setting; `higher_order_operators` has those of `torch.export` itself."""
+"""Regions that only carry a setting; `higher_order_operators` lists those of `torch.export`."""
 
 
 def unfold_control_flow(program: ExportedProgram) -> tuple[str, ...]:
-    """Put the operators of branches and loops into the graph around them; return what was assumed.
+    """Inline the operators of branches and loops, in place; return notes on assumptions.
 
-    The program is changed in place.
+    Inner graphs are inlined before outer ones.
     """
     unfolding = _Unfolding()
     unfolding.unfold(program.graph_module)
@@ -49,7 +49,7 @@ class _Unfolding:
         self.left = MAX_OPERATIONS
 
     def unfold(self, module: GraphModule) -> None:
-        """Unfold what a graph holds, the innermost first."""
+        """Inline the operators of a graph that contain graphs, innermost first."""
         found = [n for n in module.graph.nodes if _is_higher_order(n)]
         for node in found:
             for part in _graphs(module, node):
@@ -65,14 +65,14 @@ class _Unfolding:
             module.recompile()
 
     def branch(self, place: _Region) -> list[Any] | None:
-        """Read the branch with more arithmetic."""
+        """Inline the branch with more arithmetic."""
         ways, operands = place.graphs, place.arguments[3]
         chosen = max(ways, key=_work)
         self.notes[BRANCH.format(count=len(ways), name=place.name)] = None
         return place.copy(chosen, list(operands))
 
     def loop(self, place: _Region) -> list[Any] | None:
-        """Read the condition and the body of a loop once."""
+        """Inline the condition and the body of a loop once."""
         condition, body = place.graphs
         given = [*place.arguments[2], *place.arguments[3]]
         self.notes[ROUND.format(name=place.name)] = None
@@ -80,12 +80,12 @@ class _Unfolding:
         return place.copy(body, given)
 
     def scan(self, place: _Region) -> list[Any] | None:
-        """Write out a loop that carries states over the rows of tensors."""
+        """Unroll a loop that carries states over the rows of tensors."""
         _, states, rows, others = place.arguments[:4]
         return self._rows(place, list(states), list(rows), list(others))
 
     def map(self, place: _Region) -> list[Any] | None:
-        """Write out a function of each row."""
+        """Unroll a function of each row."""
         return self._rows(place, [], list(place.arguments[1]), list(place.arguments[2]))
 
     def _rows(
@@ -116,7 +116,7 @@ class _Unfolding:
         return [*states, *stacked]
 
     def region(self, place: _Region) -> list[Any] | None:
-        """Read what a region runs."""
+        """Inline a region."""
         (body, *others), arguments = place.graphs, list(_flat(place.node.args))
         given = [a for a in arguments if isinstance(a, Node) and a.op != "get_attr"]
         formal = [n for n in body.graph.nodes if n.op == "placeholder"]
@@ -135,7 +135,7 @@ _BY_NAME: dict[str, Callable[[_Unfolding, _Region], list[Any] | None]] = {
 
 
 class _Region:
-    """A node that holds graphs, and where their operators go."""
+    """A node with inner graphs, before which their operators are inserted."""
 
     def __init__(self, module: GraphModule, node: Node) -> None:
         self.module, self.node = module, node
@@ -145,7 +145,7 @@ class _Region:
         self.name = path or node.name
 
     def add(self, target: Any, args: tuple[Any, ...], value: Any) -> Node:
-        """Call an operator before the node."""
+        """Insert a call of an operator before the node."""
         with self.module.graph.inserting_before(self.node):
             made = self.module.graph.call_function(target, args)
         made.meta = {k: v for k, v in self.node.meta.items() if k == "nn_module_stack"}
@@ -163,14 +163,14 @@ class _Region:
                 continue
             with self.module.graph.inserting_before(self.node):
                 made = self.module.graph.node_copy(node, values.__getitem__)
-            made.meta.pop("custom", None)  # when it ran, in a trace of one step
+            made.meta.pop("custom", None)  # lifetimes of a single step are meaningless
             if node.op == "get_attr":
                 made.target = self._held(inner, str(node.target))
             values[node] = made
         return []
 
     def _held(self, inner: GraphModule, name: str) -> str:
-        """Let the outer module hold what the inner one does; return its name there."""
+        """Move an attribute of the inner module to the outer one; return its name there."""
         value: Any = inner
         for step in name.split("."):
             value = getattr(value, step)
@@ -185,7 +185,7 @@ def _replace(node: Node, results: list[Any]) -> None:
     for user in list(node.users):
         if user.target is operator.getitem:
             index: Any = user.args[1]
-            if index < len(results):  # others have no readers
+            if index < len(results):  # others are not read
                 user.replace_all_uses_with(results[index])
             node.graph.erase_node(user)
     if node.users:
@@ -206,7 +206,7 @@ def _graphs(module: GraphModule, node: Node) -> Iterator[GraphModule]:
 
 
 def _work(module: GraphModule) -> int:
-    """Estimate the arithmetic of a graph, to compare branches; not for the graph."""
+    """Estimate the arithmetic of a graph, only to compare branches."""
     return sum(_of_node(node) for node in module.graph.nodes if node.op == "call_function")
 
 

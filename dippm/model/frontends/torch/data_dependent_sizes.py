@@ -1,10 +1,10 @@
-"""Sizes that depend on data, stated: how detectors become graphs.
+"""Data-dependent sizes, replaced by upper bounds: how detectors become graphs.
 
-Which boxes survive a threshold or a non-maximum suppression is not known without data, so each
-such size is stated as its upper bound: every candidate survives, and the model's own limits (the
-best 1,000 proposals, 100 detections) cut from there. Where a model reads a number out of a tensor
-nothing can be stated, and the graph ends; that is allowed after the last layer only. Whether it is
-the last is seen by going on with made-up data: a loop may run layers again that were used before.
+Without data it is unknown which boxes survive a threshold or a non-maximum suppression. So each
+such size is set to its upper bound: every candidate survives, until the model's own limits apply
+(the best 1,000 proposals, 100 detections). If a model reads a number from a tensor there is no
+bound, and the graph ends; that is allowed after the last layer only. Whether a layer follows is
+checked by continuing with made-up data, since a loop may run earlier layers again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LAYERS = frozenset(
     multi_head_attention_forward scaled_dot_product_attention
     """.split()
 )
-"""Functions that make a layer of what a module keeps: a parameter, or a buffer."""
+"""Functions that are a layer if an argument is a parameter or buffer of the module."""
 MOST_READS = 100
-"""Reads behind the end of a graph after which no layer is looked for."""
+"""Number of reads after the end of a graph at which the search for layers stops."""
 READS = frozenset("item tolist numpy __bool__ __int__ __float__ __index__ __contains__".split())
 BOUND = (
     "sizes that depend on data ({names}) were stated as their upper bound, as if every candidate "
@@ -46,22 +46,22 @@ CUT = "the work after the last layer that depends on data ({name}) is not in the
 
 
 class _EndOfGraphError(Exception):
-    """The model read data."""
+    """The model read data, which ends the graph."""
 
 
-class StatedSizes(TorchFunctionMode):
-    """Runs a module so that no size depends on data.
+class UpperBoundSizes(TorchFunctionMode):
+    """Runs a module with upper bounds for data-dependent sizes.
 
     Args:
-        answer: what a read of data gives, to see what the module does behind the end of its graph;
-            None ends there.
+        answer: value of every read of data, to continue after the end of the graph; None to stop
+            there.
 
     Attributes:
-        has_run: whether the module came as far as a size that depends on data.
-        read_at: line of the model where it read data and the graph ends, "" if it does not.
-        stated_at: line of the first size that depends on data, "" if there is none.
-        works_at: line behind the end where a layer ran, used before or not; "" if none was seen.
-        in_scripts: whether parts of the module are scripts; see `with_positions`.
+        has_run: whether the module reached a data-dependent size.
+        read_at: line of the model that read data and ends the graph, "" if none did.
+        stated_at: line of the first data-dependent size, "" if there is none.
+        works_at: line of a layer that ran after the end, new or repeated; "" if none did.
+        in_scripts: whether parts of the module are scripted; see `with_positions`.
     """
 
     def __init__(self, answer: bool | None = None) -> None:
@@ -87,9 +87,9 @@ class StatedSizes(TorchFunctionMode):
         tensors: Callable[[Any], Iterable[torch.Tensor]],
         masks: Iterable[torch.Tensor] = (),
     ) -> list[torch.Tensor]:
-        """Call the module; return its results, or what was left unused where it read data.
+        """Call the module; return its results, or the unused values at the end of the graph.
 
-        `masks` are the inputs of truth values: what they select is up to who uses the model.
+        `masks` are boolean inputs: the user of the model decides what they select.
         """
         self._masks = {id(mask): mask for mask in masks}
         self._weights = {id(p) for p in module.parameters() if p.dim() > 1}
@@ -101,39 +101,38 @@ class StatedSizes(TorchFunctionMode):
         stack = _module_stack()
         depth = len(stack)
         self.in_scripts = has_scripts(module)
-        scripts = _InScripts(self) if self.in_scripts else nullcontext()
+        scripts = _InScriptOperators(self) if self.in_scripts else nullcontext()
         try:
             with self, scripts:
                 if isinstance(module, torch.jit.ScriptModule):
                     return list(tensors(run_script(module, *args, **kwargs)))
                 return list(tensors(module(*args, **kwargs)))
         except _EndOfGraphError:
-            while len(stack) > depth:  # the tracer does not leave modules that an error leaves
+            while len(stack) > depth:  # after an error the tracer does not leave modules
                 stack.popitem()
             return list(self._made.values())
 
     @property
     def is_sound(self) -> bool:
-        """Whether all that was stated or left out is the selection of boxes, or follows all layers.
+        """Whether all bounds and omissions concern the selection of boxes, or follow all layers.
 
-        Elsewhere an upper bound can be far from the truth: each expert of a mixture would get all
-        tokens.
+        Elsewhere a bound may be far from the truth: each expert of a mixture would get all tokens.
         """
         return self.has_run and (self._selects_boxes or not self._early)
 
     @property
     def is_of_inputs(self) -> bool:
-        """Whether all that was stated is what inputs of truth values select."""
+        """Whether all bounds concern selections by boolean inputs."""
         return bool(self._stated) and not self._selects_others and not self._cut
 
     @property
     def is_cut(self) -> bool:
-        """Whether the graph ends before the module does."""
+        """Whether the graph ends before the module's results."""
         return bool(self._cut)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to tell the user."""
+        """Notes for the user."""
         notes = (BOUND.format(names=", ".join(self._stated)),) if self._stated else ()
         return (*notes, CUT.format(name=self._cut)) if self._cut else notes
 
@@ -156,7 +155,7 @@ class StatedSizes(TorchFunctionMode):
             self._selects_boxes |= name == "nms"
         made = list(_flat(result))
         self._follow_masks(given, made)
-        if made:  # a look at a shape uses nothing up
+        if made:  # reading a shape is not a use
             for tensor in given:
                 self._made.pop(id(tensor), None)
         self._made.update({id(tensor): tensor for tensor in made})
@@ -165,9 +164,9 @@ class StatedSizes(TorchFunctionMode):
         return result
 
     def select(self, name: str, args: Any, kwargs: Any) -> Any:
-        """Return the rows that inputs of truth values select, None if something else does.
+        """Return the rows that boolean inputs select, None for other selections.
 
-        For the operators of scripts, of which nothing else is followed here.
+        Used for operators of scripts, where nothing else is followed.
         """
         if name not in _SELECTIONS or not self._is_of_masks(name, list(_flat([args, kwargs]))):
             return None
@@ -181,17 +180,17 @@ class StatedSizes(TorchFunctionMode):
             self._masks.update({id(tensor): tensor for tensor in made})
 
     def _is_of_masks(self, name: str, given: list[torch.Tensor]) -> bool:
-        """Return whether what selects is an input, or made of inputs, of truth values."""
+        """Return whether a selection is by boolean inputs or values computed from them."""
         if name in ("nonzero", "where"):
             return all(id(tensor) in self._masks for tensor in given)
         masks = [tensor for tensor in given if _is_mask(tensor)]
         return bool(masks) and all(id(mask) in self._masks for mask in masks)
 
     def _see_layer(self, given: list[torch.Tensor]) -> None:
-        """Note a layer behind a size or a read that depends on data.
+        """Record a layer after a data-dependent size or a read of data.
 
         Raises:
-            _EndOfGraphError: if that is behind the end, where nothing else is looked for.
+            _EndOfGraphError: if it is after the end, where the search is then complete.
         """
         if not any(id(tensor) in self._kept for tensor in given):
             return
@@ -208,7 +207,7 @@ class StatedSizes(TorchFunctionMode):
         self.stated_at = self.stated_at or calling_place()
 
     def _read(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return what the tensor holds, if it holds something: constants of the model do."""
+        """Return the content of a tensor, if it has any: constants of the model do."""
         try:
             value = func(*args, **kwargs)
         except Exception as error:
@@ -229,17 +228,17 @@ class StatedSizes(TorchFunctionMode):
         return made_up(self._answer)
 
 
-class _InScripts(TorchDispatchMode):
-    """Shows operators of scripts, which call no functions of Python, to `StatedSizes`."""
+class _InScriptOperators(TorchDispatchMode):
+    """Passes operators of scripts, which call no Python functions, to `UpperBoundSizes`."""
 
-    def __init__(self, sizes: StatedSizes) -> None:
+    def __init__(self, sizes: UpperBoundSizes) -> None:
         super().__init__()
         self._stated = sizes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__ if func.namespace == "aten" else ""
-        with torch._C.DisableTorchFunction():  # what is stated is not looked at once more
+        with torch._C.DisableTorchFunction():  # bounds are not intercepted again
             result = self._stated.select(name, args, kwargs)
         if result is None:
             result = func(*args, **kwargs)
@@ -248,10 +247,11 @@ class _InScripts(TorchDispatchMode):
 
 
 def with_positions(program: ExportedProgram) -> None:
-    """Let operators of scripts select by positions, as `StatedSizes` lets functions do; in place.
+    """Make operators of scripts select by positions, as `UpperBoundSizes` does for functions.
 
-    The exporter writes the operators of a script down before any mode sees them, so the sizes of
-    their results are those that were stated while they are still given truth values.
+    The program is changed in place. The exporter records the operators of a script before any
+    mode sees them, so the sizes of their results are the bounds, but their arguments are still
+    truth values.
     """
     graph = program.graph
     for node in list(graph.nodes):
@@ -267,7 +267,7 @@ def _rewrites() -> dict[Any, Callable[[Node], None]]:
     aten = torch.ops.aten
 
     def add(node: Node, target: Any, *args: Any) -> Node:
-        """Call an operator before the node, and work out the sizes of what it returns."""
+        """Insert a call of an operator before the node, and infer the sizes of its results."""
         made = node.graph.call_function(target, args)
         made.meta = {k: v for k, v in node.meta.items() if k == "nn_module_stack"}
         made.meta["val"] = target(*map_arg(args, lambda one: one.meta["val"]))
@@ -323,18 +323,18 @@ _MADE_UP: dict[str, Callable[[bool], Any]] = {
     "__float__": float,
     "item": int,
 }
-"""What stands for data that is read, by the method that reads it."""
+"""Substitute for data that is read, by the method that reads it."""
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether numbers that were read are numbers, and not symbols for them."""
+    """Return whether a value that was read consists of numbers, not symbols."""
     if isinstance(value, list):
         return all(map(is_plain, value))
     return isinstance(value, bool | int | float)
 
 
 def _module_stack() -> dict[str, Any]:
-    """Return the modules that the exporter's tracer is in; empty outside of an export."""
+    """Return the module stack of the exporter's tracer; empty outside of an export."""
     tracer = getattr(get_proxy_mode(), "tracer", None)
     return getattr(tracer, "module_stack", {})
 
@@ -371,7 +371,7 @@ def _masked_select(args: Any, kwargs: Any) -> Any:
 
 
 def _getitem(args: Any, kwargs: Any) -> Any:
-    """Index by positions instead of by truth."""
+    """Index by positions instead of truth values."""
     source, index = args
     parts = index if isinstance(index, tuple) else (index,)
     if not any(_is_mask(part) for part in parts):
@@ -384,16 +384,16 @@ def _getitem(args: Any, kwargs: Any) -> Any:
 
 
 def _index(args: Any, kwargs: Any) -> Any:
-    """Index as the operator does, where an axis that is left out is None."""
+    """Index like the operator, with None for an omitted axis."""
     source, parts = args
     return _getitem((source, tuple(slice(None) if part is None else part for part in parts)), {})
 
 
 def _check_masks(shape: torch.Size, parts: tuple[Any, ...]) -> None:
-    """Refuse truth values that are not one for each row of what they select from.
+    """Raise if a mask does not have one truth value per row of its source.
 
     Raises:
-        IndexError: in the words of torch, which checks the same where there is data.
+        IndexError: with torch's message for the same check on data.
     """
     taken = [part.dim() if _is_mask(part) else int(part is not None) for part in parts]
     if Ellipsis in [part for part in parts if not isinstance(part, torch.Tensor)]:
@@ -414,7 +414,7 @@ def _is_mask(part: Any) -> bool:
 
 
 def _unique(args: Any, kwargs: Any) -> Any:
-    """Return one of the values: a loop over classes does its work once, for all candidates."""
+    """Return a single value, so that a loop over classes runs once, for all candidates."""
     if any(kwargs.get(key) for key in ("return_inverse", "return_counts")) or len(args) > 2:
         return None
     return args[0].reshape(-1)[:1]
@@ -438,7 +438,7 @@ _SELECTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "masked_select": _masked_select,
     "index": _index,
 }
-"""By the name of an operator in scripts."""
+"""Replacement by the name of an operator in scripts."""
 _WORDS = {"__getitem__": "boolean index", "index": "boolean index"}
 
 
@@ -453,7 +453,7 @@ def _nms_size(dets: torch.Tensor, scores: torch.Tensor, iou_threshold: float) ->
 
 @cache
 def without_data() -> Any:
-    """Return our operators, whose results have a size that no data changes."""
+    """Return our operators with data-independent result sizes."""
     for name, function in (("dippm::nonzero", _nonzero_size), ("dippm::nms", _nms_size)):
         operator = torch.library.custom_op(name, function, mutates_args=())
         operator.register_fake(function)
@@ -461,5 +461,5 @@ def without_data() -> Any:
 
 
 def declare() -> None:
-    """Make our operators known, for programs that were exported with them."""
+    """Declare our operators, for programs that were exported with them."""
     without_data()

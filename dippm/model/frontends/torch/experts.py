@@ -1,8 +1,9 @@
-"""Mixtures of experts in a Python loop: each expert gets the same share of what is routed.
+"""Mixtures of experts in a Python loop: each expert gets an even share of the routed tokens.
 
-Which tokens go to which expert is data, but how many are routed is not: an index for each token and
-choice, tokens × k in all. A loop that selects by ``chosen == i`` for every expert spreads them, and
-an even spread gives all of the work at once. Nothing else that depends on data is read so.
+Which tokens go to which expert depends on data, but the number of routed tokens does not: one index
+per token and choice, tokens × k in all. A loop that selects by ``chosen == i`` for every expert
+distributes them, and an even distribution accounts for all of the work. This applies to no other
+data-dependent selection.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from dippm.model.frontends.torch.constant_folding import worked_out
+from dippm.model.frontends.torch.constant_folding import evaluate
 from dippm.model.frontends.torch.data_dependent_sizes import (
     LAYERS,
     READS,
@@ -33,7 +34,7 @@ VIEWS = frozenset(
     to long int bool type clone detach __getitem__ select unbind
     """.split()
 )
-"""What gives the same choices in another form."""
+"""Functions that return the same choices in another form."""
 _COUNTS = frozenset("any sum max amax count_nonzero".split())
 _HIT = dict.fromkeys("gt __gt__ greater ne __ne__ ge __ge__".split(), True)
 _MISSED = dict.fromkeys("eq __eq__ lt __lt__ le __le__ logical_not __invert__".split(), False)
@@ -41,20 +42,20 @@ _COMPARED = {**_HIT, **_MISSED}
 
 
 class NotSharedError(Exception):
-    """The model selects by something else than the number of an expert."""
+    """The model selects by something other than the number of an expert."""
 
 
 class Experts(TorchFunctionMode):
-    """Runs a module so that each expert gets its share of the tokens.
+    """Runs a module with an even share of the tokens for each expert.
 
     Args:
-        batch: samples; the sizes of shares are multiples of it if `is_marker`.
-        is_marker: whether the batch stands for all.
-        counts: experts of each routing, by their order; None counts them, and lets each have all.
+        batch: number of samples; shares are multiples of it if `is_marker`.
+        is_marker: whether the batch stands for every batch.
+        counts: number of experts per routing; None to count them, with all tokens for each.
 
     Attributes:
-        masks: of each routing, the numbers of experts that were selected by, with their places.
-        works: whether layers run on what was selected.
+        masks: position of each selected expert by its number, for every routing.
+        works: whether layers run on selected tokens.
     """
 
     def __init__(self, batch: int, *, is_marker: bool, counts: list[int] | None = None) -> None:
@@ -62,10 +63,10 @@ class Experts(TorchFunctionMode):
         self._batch, self._is_marker, self._counts = batch, is_marker, counts
         self.masks: list[dict[int, int]] = []
         self.works = False
-        self._routing: dict[int, int] = {}  # number of the routing, of choices and of masks
+        self._routing: dict[int, int] = {}  # routing number by id of choices or mask
         self._choices: list[torch.Tensor] = []
         self._classes: dict[int, int] = {}
-        self._number: dict[int, int] = {}  # of the expert, by mask
+        self._number: dict[int, int] = {}  # expert number by id of the mask
         self._of: dict[int, int] = {}
         self._answers: dict[int, bool] = {}
         self._chosen: set[int] = set()
@@ -80,7 +81,7 @@ class Experts(TorchFunctionMode):
 
     @property
     def counts(self) -> list[int]:
-        """Experts of each routing."""
+        """Number of experts of each routing."""
         return [len(masks) for masks in self.masks]
 
     @property
@@ -101,7 +102,7 @@ class Experts(TorchFunctionMode):
         if name in READS:
             return self._read(func, args, kwargs)
         if given and all(id(tensor) in self._known for tensor in given):
-            return self._keep_known(worked_out(func, args, kwargs))
+            return self._keep_known(evaluate(func, args, kwargs))
         if self._known:
             args, kwargs = pytree.tree_map(self._plain, (args, kwargs))
         select = _SELECTED.get(name)
@@ -115,7 +116,7 @@ class Experts(TorchFunctionMode):
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
         if id(args[0]) in self._known:
-            return worked_out(func, args, kwargs)
+            return evaluate(func, args, kwargs)
         if func is torch.Tensor.__bool__ and id(args[0]) in self._answers:
             return self._answers[id(args[0])]
         try:
@@ -133,11 +134,11 @@ class Experts(TorchFunctionMode):
         return result
 
     def _plain(self, value: Any) -> Any:
-        """Return known numbers as Python's own."""
+        """Return known numbers as Python numbers."""
         return value.tolist() if id(value) in self._known else value
 
     def _follow(self, name: str, args: Any, kwargs: Any, given: Any, made: Any) -> None:
-        """Note what a function made of choices, of masks and of what was selected."""
+        """Record what a function computed from choices, masks and selected tokens."""
         if any(id(tensor) in self._chosen for tensor in given):
             self._chosen.update(map(id, made))
             self.works = self.works or name in LAYERS
@@ -171,12 +172,12 @@ class Experts(TorchFunctionMode):
                 self._answers[id(first)] = _COMPARED.get(name, True) if hit is None else hit
 
     def _number_masks(self, source: torch.Tensor, made: list[torch.Tensor], index: Any) -> None:
-        """Note of which expert a mask is: of the same as before, or of that which an index takes.
+        """Record the expert of each new mask: that of its source, or the one an index selects.
 
         Args:
-            source: what it was made of.
-            made: the masks.
-            index: of a mask of all experts, None if there is none.
+            source: tensor that the masks were computed from.
+            made: the new masks.
+            index: index into a mask of all experts, None without one.
         """
         number = self._number.get(id(source))
         if number is None and index is not None:
@@ -189,12 +190,12 @@ class Experts(TorchFunctionMode):
         if number is not None:
             self._number.update({id(tensor): number for tensor in made})
 
-    def anew(self) -> Experts:
-        """Return a mode that has seen nothing."""
+    def fresh(self) -> Experts:
+        """Return a new mode with the same arguments."""
         return Experts(self._batch, is_marker=self._is_marker, counts=self._counts)
 
     def _routing_of(self, choices: torch.Tensor) -> int:
-        """Return the number of a routing by its choices, a new one if they were not seen."""
+        """Return the number of the routing with these choices, a new one for new choices."""
         if id(choices) not in self._of:
             self._of[id(choices)] = len(self._choices)
             self._choices.append(choices)
@@ -205,13 +206,13 @@ class Experts(TorchFunctionMode):
         """Return the positions that a mask selects, shape (rows, axes).
 
         Raises:
-            NotSharedError: if it is no mask of an expert.
+            NotSharedError: if it is not the mask of an expert.
         """
         routing = self._routing.get(id(mask), -1)
         if routing < 0:
             raise NotSharedError
         if mask.dim() == 1 and mask.numel() == self._classes.get(routing):
-            column: torch.Tensor = self._keep_known(worked_out(_column, (mask.numel(),), {}))
+            column: torch.Tensor = self._keep_known(evaluate(_column, (mask.numel(),), {}))
             return column
         number = self._number.get(id(mask))
         if number is None:
@@ -223,14 +224,14 @@ class Experts(TorchFunctionMode):
         return found
 
     def _rows(self, routing: int, expert: int) -> int:
-        """Return how many rows an expert gets."""
+        """Return the number of rows of an expert."""
         total = self._choices[routing].numel()
         if self._counts is None:
             return total
         unit = self._batch if self._is_marker else 1
         share, rest = divmod(total // unit, self._counts[routing])
         if total % unit or (self._is_marker and not share):
-            raise NotSharedError  # which experts are idle depends on the batch
+            raise NotSharedError  # the idle experts would depend on the batch
         return unit * (share + (expert < rest))
 
 
@@ -268,7 +269,7 @@ def _getitem(mode: Experts, args: Any, kwargs: Any) -> Any:
 
 def _setitem(mode: Experts, args: Any, kwargs: Any) -> Any:
     if not isinstance(args[2], torch.Tensor):
-        return None  # filled wherever the mask is true, without positions
+        return None  # the mask is filled without positions
     places = _places(mode, args[1])
     if places is None:
         return None
@@ -277,7 +278,7 @@ def _setitem(mode: Experts, args: Any, kwargs: Any) -> Any:
 
 
 def _places(mode: Experts, index: Any) -> tuple[Any, ...] | None:
-    """Return an index with positions for masks; None if it has none."""
+    """Return an index with positions instead of masks; None if it has no masks."""
     parts = index if isinstance(index, tuple) else (index,)
     if not any(_is_mask(part) for part in parts):
         return None

@@ -1,8 +1,8 @@
-"""`nn.Module` → exported program at the marker batch, without touching a weight.
+"""`nn.Module` → exported program at the marker batch, without touching weights.
 
-The module is copied to the meta device first. Should its forward pass not work there, it is
-exported as it is, with fake inputs: `torch.export` then fakes the weights itself. A model whose
-work does not scale with its batch is exported at one batch, and the answer says so.
+The module is copied to the meta device first. If its forward pass fails there, the original is
+exported with fake inputs, and `torch.export` makes fake weights itself. A model whose work does not
+scale with its batch is exported at a fixed batch, and the answer says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dippm.model.frontends.torch.batch_check import (
 )
 from dippm.model.frontends.torch.call import Leaf, ModelCall
 from dippm.model.frontends.torch.candidates import Attempt
-from dippm.model.frontends.torch.constant_folding import kept_numbers
+from dippm.model.frontends.torch.constant_folding import constant_tensors
 from dippm.model.frontends.torch.prepare import evaluating, on_meta, unwrapped, without_weights
 from dippm.model.frontends.torch.program import call_of_program, is_static
 from dippm.model.frontends.torch.quantized import quantization_notes, with_float_layers
@@ -33,7 +33,7 @@ from dippm.model.frontends.torch.script import check_not_rewritten, with_hidden_
 from dippm.model.frontends.torch.signature import candidate_calls
 
 CHECK_BATCH = 13
-"""A second batch, for exports whose first one does not tell whether they scale."""
+"""A second batch, for exports whose first one does not show whether they scale."""
 
 NO_BATCH = (
     "no input has a batch: the sizes were taken as those of one pass, which is what batch 1 means"
@@ -59,13 +59,13 @@ FIXED_BY_GRADIENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An exported program and the batch it was made at.
+    """An exported program and its batch.
 
     Attributes:
-        program: what was exported.
-        batch: the batch of its inputs.
-        batch_is_symbolic: whether the batch is a marker that stands for all.
-        notes: what was assumed, for the user.
+        program: the exported program.
+        batch: batch of its inputs.
+        batch_is_symbolic: whether the batch is a marker that stands for every batch.
+        notes: assumptions, for the user.
     """
 
     program: ExportedProgram
@@ -75,12 +75,12 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedInputs:
     """Inputs without data that a module accepts.
 
     Attributes:
-        tensors: on the meta device by input name, in the order of `forward`; "" is the first.
-        call: turns tensors of these names into arguments.
+        tensors: meta tensors by input name, in the order of `forward`; "" is the first.
+        call: function from tensors of these names to arguments.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -88,18 +88,18 @@ class Accepted:
 
 
 def export(module: torch.nn.Module, inputs: InputSpec) -> Exported:
-    """Export a module at a marker batch; at batch 1 if its work does not scale with the batch.
+    """Export a module at a marker batch, or a fixed one if its work does not scale with the batch.
 
     Args:
         module: any module; neither it nor its training flags are changed.
-        inputs: shapes without the batch, of the parameters of `forward`; its own if empty.
+        inputs: shapes without the batch by parameter of `forward`; the module's own if empty.
 
     Raises:
         InputShapeError: if the inputs do not fit the model.
-        ConversionError: if `torch.export` cannot follow the model.
+        ConversionError: if `torch.export` cannot trace the model.
     """
     module, notes = with_float_layers(with_hidden_scripts(unwrapped(module)))
-    # A trace has sizes of its example in it, and a scripted module does not tell if it is one.
+    # A trace contains sizes of its example, and any scripted module may be a trace.
     is_trace = isinstance(module, torch.jit.ScriptModule)
     if isinstance(module, torch.jit.ScriptModule):
         check_not_rewritten(module)
@@ -117,16 +117,16 @@ def export(module: torch.nn.Module, inputs: InputSpec) -> Exported:
     return replace(exported, notes=(*quantization_notes(module), *notes, *exported.notes))
 
 
-def accepted_inputs(module: torch.nn.Module, inputs: InputSpec, batch: int) -> Accepted:
+def accepted_inputs(module: torch.nn.Module, inputs: InputSpec, batch: int) -> AcceptedInputs:
     """Return inputs without data that the module accepts.
 
     Args:
-        module: any module; it is run on tensors without data, if it can be copied to them.
+        module: any module; it runs on tensors without data if it can be copied to them.
         inputs: shapes without the batch; the module's own if empty.
-        batch: samples.
+        batch: number of samples.
 
     Raises:
-        InputShapeError: if no choice of types makes them fit.
+        InputShapeError: if the inputs fit with no choice of types.
     """
     module = unwrapped(module)
     copied = on_meta(module)
@@ -143,8 +143,8 @@ def accepted_inputs(module: torch.nn.Module, inputs: InputSpec, batch: int) -> A
 
 def _accepted(
     module: torch.nn.Module, call: ModelCall, inputs: InputSpec, batch: int, *, on_meta: bool
-) -> Accepted:
-    """Return the inputs of one call; raises what `accepted_inputs` does."""
+) -> AcceptedInputs:
+    """Return the accepted inputs of one call, with the errors of `accepted_inputs`."""
     with evaluating(module), torch.no_grad():
         attempt = Attempt(module, call, on_meta=on_meta)
         if has_sequence_first(module) and _misplaces_batch(attempt):
@@ -153,19 +153,19 @@ def _accepted(
         fitting = [choice for choice in attempt.choices if attempt.runs(batch, choice)]
         if not fitting and attempt.refused_inputs:
             raise attempt.error(str(inputs))
-    dtypes = (fitting or attempt.choices)[0]  # the likeliest, if it cannot run without data
+    dtypes = (fitting or attempt.choices)[0]  # the most likely ones if it cannot run without data
     tensors = {
         leaf.name: torch.empty(leaf.full_shape(batch), dtype=dtypes[leaf.name], device="meta")
         for leaf in call.leaves
     }
-    return Accepted(tensors, call)
+    return AcceptedInputs(tensors, call)
 
 
 def re_export(program: ExportedProgram, inputs: InputSpec) -> Exported:
-    """Export a saved program again at a marker batch, or at its own batch if that is baked in.
+    """Export a saved program again at a marker batch, or at its own batch if that is fixed.
 
     Args:
-        program: loaded from a file.
+        program: program loaded from a file.
         inputs: shapes without the batch; the program's own if empty.
 
     Raises:
@@ -174,12 +174,12 @@ def re_export(program: ExportedProgram, inputs: InputSpec) -> Exported:
     """
     call, batch = call_of_program(program, inputs)
     module = program.module(check_guards=False)
-    module._forward_pre_hooks.clear()  # they compare sizes with those of the first export
+    module._forward_pre_hooks.clear()  # hooks that check the sizes of the first export
     return _export(module, call, inputs, fixed_batch=batch, is_trace=is_static(program))
 
 
-def slimmed(program: ExportedProgram) -> ExportedProgram:
-    """Drop what the importer does not read, in place: weights, examples and source positions."""
+def strip_program(program: ExportedProgram) -> ExportedProgram:
+    """Drop unread parts of a program in place: weights, examples and source positions."""
     without_weights(program)
     program._example_inputs = None
     for node in program.graph.nodes:
@@ -198,7 +198,7 @@ def _export(
 ) -> Exported:
     copied = on_meta(module)
     subject = copied if copied is not None else module
-    kept = kept_numbers(module)
+    kept = constant_tensors(module)
     attempt = Attempt(subject, call, on_meta=copied is not None, kept=kept)
     with evaluating(subject), torch.no_grad():
         exported = _at_some_batch(attempt, fixed_batch, is_trace=is_trace)
@@ -215,19 +215,24 @@ def _export(
 
 
 def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exported | None:
-    """Export at a marker batch if that stands for every batch, else at the fixed one."""
+    """Export at a marker batch if it stands for every batch, else at the fixed one."""
     if not attempt.call.has_batch:
-        program = attempt.at(1)
+        program = attempt.export_at(1)
         if attempt.gradients.asked:
             return _differentiated(attempt, 1, 1)
-        program = attempt.selected(1) or program or attempt.stated(1) or attempt.known(1)
-        program = program or attempt.shared(1)
+        program = (
+            attempt.export_selecting_all(1)
+            or program
+            or attempt.export_with_bounds(1)
+            or attempt.export_with_folding(1)
+        )
+        program = program or attempt.export_with_even_experts(1)
         if program is None:
             return None
         assumed = () if attempt.call.notes else (NO_BATCH,)
         return Exported(program, 1, False, (*assumed, *attempt.notes))
     marker = marker_batch(_sizes(attempt))
-    program = attempt.at(marker, watched=True)
+    program = attempt.export_at(marker, watched=True)
     if attempt.gradients.asked:
         return _differentiated(attempt, marker, fixed_batch)
     watch = attempt.watch
@@ -235,22 +240,26 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
         other = _sequence_first(attempt, marker)
         if other is not None:
             return other
-    program = attempt.selected(marker) or program
+    program = attempt.export_selecting_all(marker) or program
     if program is None and not watch.is_cut:
-        program = attempt.known(marker, watched=True)
+        program = attempt.export_with_folding(marker, watched=True)
     notes = attempt.notes
     if program is not None and _scales(attempt, program, marker, is_trace=is_trace):
         return Exported(program, marker, True, notes)
     attempt.forget()
     if program is None and not watch.is_cut:
-        program = attempt.shared(marker, is_marker=True)
+        program = attempt.export_with_even_experts(marker, is_marker=True)
         if program is not None and not loses_batch(program, marker):
             return Exported(program, marker, True, attempt.notes)
-    if is_trace:  # its sizes refuse a marker, which tells nothing of its own batch
+    if is_trace:  # its fixed sizes refuse a marker, which proves nothing
         attempt.first_error = attempt.forward_error = None
-    program = attempt.at(fixed_batch)
-    program = attempt.selected(fixed_batch) or program
-    ways = (attempt.stated, attempt.known, attempt.shared)
+    program = attempt.export_at(fixed_batch)
+    program = attempt.export_selecting_all(fixed_batch) or program
+    ways = (
+        attempt.export_with_bounds,
+        attempt.export_with_folding,
+        attempt.export_with_even_experts,
+    )
     program = program or next((p for way in ways if (p := way(fixed_batch)) is not None), None)
     if program is None:
         return None
@@ -261,13 +270,15 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
 
 
 def _differentiated(attempt: Attempt, marker: int, fixed_batch: int) -> Exported | None:
-    """Export a model that asks for gradients, at the marker if that stands for every batch."""
-    program = attempt.differentiated(marker) if attempt.call.has_batch else None
+    """Export a model that computes gradients, at the marker if it stands for every batch."""
+    program = attempt.export_with_gradients(marker) if attempt.call.has_batch else None
     if program is not None:
-        second = attempt.differentiated(CHECK_BATCH) if loses_batch(program, marker) else None
+        second = (
+            attempt.export_with_gradients(CHECK_BATCH) if loses_batch(program, marker) else None
+        )
         if second is None or same_work(program, marker, second, CHECK_BATCH):
             return Exported(program, marker, True, (GRADIENTS,))
-    program = attempt.differentiated(fixed_batch)
+    program = attempt.export_with_gradients(fixed_batch)
     note = NO_BATCH if not attempt.call.has_batch else FIXED_BY_GRADIENTS.format(batch=fixed_batch)
     return None if program is None else Exported(program, fixed_batch, False, (GRADIENTS, note))
 
@@ -276,17 +287,17 @@ def _scales(attempt: Attempt, program: ExportedProgram, marker: int, *, is_trace
     loses = loses_batch(program, marker)
     if not loses and not repeats_per_sample(program, marker):
         return True
-    if loses and is_trace:  # a second export has the same fixed sizes
+    if loses and is_trace:  # a second export would have the same fixed sizes
         return False
-    second = attempt.at(CHECK_BATCH)
+    second = attempt.export_at(CHECK_BATCH)
     return second is not None and same_work(program, marker, second, CHECK_BATCH)
 
 
 def _sequence_first(attempt: Attempt, marker: int) -> Exported | None:
-    """Export with the batch as dimension 1, if sequence-first layers want it there.
+    """Export with the batch as dimension 1, if sequence-first layers expect it there.
 
     Raises:
-        InputShapeError: if they mix the samples of a batch wherever it is.
+        InputShapeError: if they mix the samples of a batch at either axis.
     """
     misplaced = attempt.watch.misplaced
     open_leaves = [leaf for leaf in attempt.call.leaves if not leaf.named]
@@ -294,7 +305,9 @@ def _sequence_first(attempt: Attempt, marker: int) -> Exported | None:
         return None
     leaves = tuple(map(_with_batch_second, attempt.call.leaves))
     other = attempt.with_call(replace(attempt.call, leaves=leaves))
-    program = other.at(marker, watched=True) or other.known(marker, watched=True)
+    program = other.export_at(marker, watched=True) or other.export_with_folding(
+        marker, watched=True
+    )
     if program is not None and other.watch.placed and not other.watch.misplaced:
         moved = [
             x.name or "the input"
@@ -316,7 +329,7 @@ def _sequence_first(attempt: Attempt, marker: int) -> Exported | None:
 
 
 def _misplaces_batch(attempt: Attempt) -> bool:
-    """Return whether a sequence-first layer gets the batch as its sequence."""
+    """Return whether a sequence-first layer receives the batch as its sequence."""
     watch = BatchWatch(marker_batch(_sizes(attempt)))
     end = watch_sequences(attempt.module, watch)
     try:

@@ -1,7 +1,7 @@
-"""Inputs to try last: those of models that refuse what models of their kind usually get.
+"""Fallback inputs, for models that refuse the usual inputs of their kind.
 
-Masks that say which steps are no padding (all of them), latents of a decoder, the codebooks beside
-each token, features stacked as wide as the first layer, an image that is half of a canvas.
+Masks without padding, latents of a decoder, codebooks in addition to tokens, features stacked to
+the width of the first layer, an image that is half of a canvas.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ MOST_NUMBERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
-    """Sizes without the batch by input name, and numbers of those that are known.
+class FallbackInputs:
+    """Sizes without the batch by input name, and values of the inputs with known numbers.
 
-    Where there are numbers, the sizes are complete, with a batch of one.
+    With values, the sizes are complete, with a batch of one.
     """
 
     shapes: Mapping[str, Shape]
     values: Mapping[str, InputValue] = field(default_factory=dict)
 
 
-def late_inputs(
+def fallback_inputs(
     module: torch.nn.Module, config: Any, names: list[str], required: Collection[str]
-) -> Iterator[Late]:
-    """Yield what a module may be given, the likeliest first; nothing where nothing tells.
+) -> Iterator[FallbackInputs]:
+    """Yield inputs that a module may accept, most likely first; none if nothing suggests any.
 
     Args:
-        module: what asks.
-        config: of the module.
-        names: parameters of its `forward`.
-        required: those that have no default.
+        module: any module.
+        config: configuration of the module.
+        names: names of its parameters of `forward`.
+        required: names of those without a default.
     """
     main = getattr(module, "main_input_name", None)
     base = [main] if isinstance(main, str) and main in names else []
@@ -72,15 +72,15 @@ def late_inputs(
         known = {name: shape for name, shape in shapes.items() if shape is not None}
         held = [name for name in known if name in _MASKS]
         ways = list(_ways(module, config, known))
-        yield from map(Late, ways)
+        yield from map(FallbackInputs, ways)
         for sizes in ways if held else ():
-            yield from _with_known_masks(sizes, held)
+            yield from _with_full_masks(sizes, held)
 
 
 def _ways(
     module: torch.nn.Module, config: Any, sizes: dict[str, Shape]
 ) -> Iterator[dict[str, Shape]]:
-    """Yield sizes, and the same as modules of some kinds want them."""
+    """Yield sizes, and variants of them for some kinds of modules."""
     yield sizes
     if "pixel_values" in sizes and len(sizes["pixel_values"]) == 3:
         if "prompt_pixel_values" in sizes:
@@ -101,15 +101,15 @@ def _ways(
         yield {**sizes, "input_ids": (*sizes["input_ids"], codebooks + 1)}
 
 
-def _with_known_masks(sizes: dict[str, Shape], masks: list[str]) -> Iterator[Late]:
-    """Yield complete sizes with masks of ones, for modules that read how long a sequence is."""
+def _with_full_masks(sizes: dict[str, Shape], masks: list[str]) -> Iterator[FallbackInputs]:
+    """Yield complete sizes with masks of ones, for modules that read the length of a sequence."""
     if all(_count(sizes[name]) <= MOST_NUMBERS for name in masks):
         whole = {name: (1, *shape) for name, shape in sizes.items() if name not in masks}
-        yield Late(whole, {name: _ones((1, *sizes[name])) for name in masks})
+        yield FallbackInputs(whole, {name: _ones((1, *sizes[name])) for name in masks})
 
 
-def with_known_masks(inputs: InputSpec) -> InputSpec | None:
-    """Return one sample of these inputs whose masks leave nothing out; None without such masks."""
+def with_full_masks(inputs: InputSpec) -> InputSpec | None:
+    """Return one sample of these inputs, with masks of ones; None without such masks."""
     one = {"bool": True, "float": 1.0}
     masks = {
         name: _ones((1, *shape), one.get(inputs.kinds.get(name, ""), 1))
@@ -127,13 +127,13 @@ def with_known_masks(inputs: InputSpec) -> InputSpec | None:
     return InputSpec(shapes, dict.fromkeys(shapes), {**inputs.values, **masks}, kinds)
 
 
-def packed_image(config: Any, names: Collection[str], main: object) -> Iterator[Late]:
-    """Yield a square image as a row of patches with its rows and columns as numbers.
+def packed_image(config: Any, names: Collection[str], main: object) -> Iterator[FallbackInputs]:
+    """Yield a square image as a sequence of patches, with its rows and columns as numbers.
 
     Args:
-        config: of the model.
-        names: parameters of its `forward`.
-        main: the input that it names first.
+        config: configuration of the model.
+        names: names of its parameters of `forward`.
+        main: name of its main input.
     """
     patch, channels = setting(config, "patch_size"), setting(config, "num_channels") or 3
     if patch is None or "pixel_values" not in names:
@@ -144,17 +144,17 @@ def packed_image(config: Any, names: Collection[str], main: object) -> Iterator[
         sizes = {"pixel_values": (1, side * side, channels * patch * patch)}
         mask = {"pixel_attention_mask": _ones((1, side * side))}
         masked = mask if "pixel_attention_mask" in names else {}
-        yield Late({**text, **sizes}, {"spatial_shapes": ((side, side),), **masked})
+        yield FallbackInputs({**text, **sizes}, {"spatial_shapes": ((side, side),), **masked})
     elif "target_sizes" in names:
         side = 16
         row = (1, channels, patch, side * side * patch)
-        yield Late({**text, "pixel_values": row}, {"target_sizes": ((side, side),)})
+        yield FallbackInputs({**text, "pixel_values": row}, {"target_sizes": ((side, side),)})
     elif "pixel_position_ids" in names:
         pool = setting(config, "pooling_kernel_size") or 1
         side = max(16 // pool, 1) * pool
         places = tuple((x, y) for y in range(side) for x in range(side))
         sizes = {"pixel_values": (1, side * side, channels * patch * patch)}
-        yield Late(sizes, {"pixel_position_ids": (places,)})
+        yield FallbackInputs(sizes, {"pixel_position_ids": (places,)})
 
 
 def _shape(name: str, config: Any) -> Shape | None:
@@ -164,7 +164,7 @@ def _shape(name: str, config: Any) -> Shape | None:
 
 
 def _stacked_by(module: torch.nn.Module, width: int) -> int:
-    """Return how many steps the first layer of a module takes as one."""
+    """Return the number of steps that the first layer of a module takes as one."""
     first = next((part for part in module.modules() if list(part.parameters(recurse=False))), None)
     wanted = getattr(first, "in_features", None)
     return wanted // width if isinstance(wanted, int) and width and wanted % width == 0 else 1
@@ -207,7 +207,7 @@ def _features(config: Any) -> Found | None:
         return found
     inner = getattr(config, "semantic_model_config", None)
     width = getattr(inner, "feature_projection_input_dim", None)
-    if width:  # beside the sound itself, as one step for each 20 ms
+    if width:  # in addition to the sound itself, one step per 20 ms
         return (SAMPLES // 320, width), True
     return (FEATURE_STEPS, MEL_BINS), True
 

@@ -1,7 +1,7 @@
-"""Operators of other libraries, known to the process that exports and not to the worker.
+"""Operators of other libraries that the exporting process has and the worker lacks.
 
-An exported program names them, and cannot be read where they are not declared. Their schemas are
-all that reading takes: shapes stand in the program, and nothing is run.
+An exported program names them, and can only be read where they are declared. Their schemas suffice,
+because the program contains all shapes and nothing is run.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dippm.model.vision_operators import declare_vision_operators
 
 VISION = "torchvision"
 _libraries: list[Any] = []
-"""A declaration ends with the object that made it."""
+"""Keeps the declarations alive; each ends with its object."""
 
 
 def foreign_schemas(program: ExportedProgram) -> tuple[str, ...]:
-    """Return the schemas of the operators that torch itself does not bring, sorted.
+    """Return the sorted schemas of a program's operators that are not part of torch.
 
-    Those of torchvision are among them: a worker that reads a program has not imported it.
+    Those of torchvision are included: a worker that reads a program has not imported it.
     """
     found = set()
     for graph_module in program.graph_module.modules():
@@ -35,9 +35,9 @@ def foreign_schemas(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def declare(schemas: Iterable[str]) -> None:
-    """Declare operators that are not there yet; for the life of the process.
+    """Declare missing operators, for the life of the process.
 
-    Those of torchvision are brought by itself, if it is there: it would declare them once more.
+    Those of torchvision are left to its own import if it is installed.
     """
     schemas = tuple(schemas)
     if any(schema.startswith(VISION + "::") for schema in schemas):

@@ -1,7 +1,7 @@
-"""Models that differentiate in their forward pass: forces of potentials, residuals of equations.
+"""Models that compute gradients in their forward pass: forces of potentials, PDE residuals.
 
-`torch.export` traces above autograd and loses what a gradient is made of. Traced below it, a
-gradient is operators like any others, of which a program is exported again.
+`torch.export` traces above autograd and loses the operators of a gradient. Traced below autograd
+they are ordinary operators, and the traced graph is then exported.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dippm.model.relax.torch_tracing import without_source
 
 _ENGINE = "_engine_run_backward"
 _WORDS = ("does not require grad", "object has no attribute 'constant'")
-"""In errors of gradients that are asked for where none are followed."""
+"""Parts of errors when a gradient is requested while gradients are disabled."""
 
 Called = Callable[[dict[str, torch.Tensor]], tuple[torch.Tensor, ...]]
 
 
-class Gradients:
-    """Whether a module asked for gradients while it ran."""
+class GradientRequests:
+    """Records whether a module requested gradients while it ran."""
 
     def __init__(self) -> None:
         self.asked = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Notice requests for gradients."""
+        """Record requests for gradients in the block."""
         run = getattr(torch.autograd, _ENGINE)
 
         def seen(*args: Any, **kwargs: Any) -> Any:
@@ -44,19 +44,19 @@ class Gradients:
             yield
 
     def explain(self, error: Exception) -> None:
-        """Take an error for a request if it says so: transforms of functions ask in other ways."""
+        """Count an error that mentions gradients as a request: function transforms raise one."""
         self.asked = self.asked or any(word in str(error) for word in _WORDS)
 
 
-def traced(
+def trace_with_gradients(
     module: torch.nn.Module, called: Called, tensors: dict[str, torch.Tensor]
 ) -> ExportedProgram:
     """Return the program of a module with the operators of its gradients.
 
     Args:
-        module: on the meta device.
-        called: gives tensors to the module, and returns the tensors of its result.
-        tensors: its inputs, by name.
+        module: a module on the meta device.
+        called: function that calls the module with tensors and returns those of its result.
+        tensors: its inputs by name.
     """
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     names = list(tensors)
@@ -85,7 +85,7 @@ class _Called(torch.nn.Module):
 
 
 class _Flat(torch.nn.Module):
-    """Gives a traced graph the parameters and buffers by their names in the module."""
+    """Passes parameters and buffers to a traced graph, under their names in the module."""
 
     def __init__(self, module: torch.nn.Module, graph: torch.fx.GraphModule) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def _convolution_backward(
     groups: int,
     output_mask: list[bool],
 ) -> Any:
-    """Write the gradient of a convolution by its argument as the convolution that it is."""
+    """Write the gradient of a convolution with respect to its input as a convolution."""
     if not output_mask[0] or any(output_mask[1:]):
         return NotImplemented
     missing = [0] * len(stride)

@@ -1,8 +1,8 @@
-"""Regions of an exported program: those that only hold a setting, and those of an attention.
+"""Higher-order operators of an exported program: regions with a setting, and flex attention.
 
-`torch.export` keeps what runs in ``with torch.autocast(...)`` as a graph within the graph. The
-setting has no meaning for shapes, so the operators take the place of the region. What changes the
-scores of `flex_attention` is a graph as well, which its one kernel works off where the scores are.
+`torch.export` keeps the body of ``with torch.autocast(...)`` as an inner graph. The setting does
+not affect shapes, so the region is inlined. The function that modifies the scores of
+`flex_attention` is an inner graph as well, which its single kernel evaluates in place.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ FLEX = (
 
 @contextmanager
 def autocast_without_data() -> Iterator[None]:
-    """Let torch's own layers run where tensors are on the meta device, without data.
+    """Make torch's own layers run on meta tensors.
 
-    ``torch.autocast(x.device.type)`` opens a region there, and `nn.TransformerEncoder` does not ask
-    whether its mask is a causal one.
+    ``torch.autocast(x.device.type)`` opens a region there, and `nn.TransformerEncoder` skips the
+    check whether its mask is causal.
     """
     before, detect = torch.autocast.__init__, transformer._detect_is_causal_mask
 
     def is_causal_as_said(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
-        # What torch asks of the data of a mask only picks a hint; the work is the same.
+        # The check of a mask's data only selects a hint; the work is the same.
         return bool(is_causal)
 
     def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
@@ -52,12 +52,12 @@ def autocast_without_data() -> Iterator[None]:
 
 
 def inline_regions(program: ExportedProgram) -> None:
-    """Put the operators of regions into the graph around them, in place."""
+    """Inline the operators of regions into the outer graph, in place."""
     _inline(program.graph_module)
 
 
 def with_plain_attention(program: ExportedProgram) -> tuple[str, ...]:
-    """Put attention in the place of `flex_attention`, in place; return what to tell the user."""
+    """Replace `flex_attention` by attention, in place; return notes for the user."""
     graph = program.graph
     found = [node for node in graph.nodes if _name(node) == "flex_attention"]
     for node in found:

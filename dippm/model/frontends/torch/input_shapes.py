@@ -1,6 +1,6 @@
-"""The shape of an input, from its name and the configuration of its model.
+"""The shape of an input, derived from its name and the configuration of its model.
 
-The names are those that transformers gives the parameters of `forward`, alike for all its models.
+The names are those of `forward` parameters in transformers, which are the same for all its models.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DECISIONS = 20
 
 Shape = tuple[int, ...]
 Found = tuple[Shape, bool]
-"""A shape, and whether it was chosen rather than stated."""
+"""A shape, and whether it was chosen here rather than stated by the configuration."""
 
 SOUND = ("input_features", "input_values")
-"""Inputs that some models want with features before steps, and others the other way round."""
+"""Inputs that some models take with features before steps, and others in reverse."""
 
 COMPANIONS = frozenset(
     """
@@ -32,15 +32,15 @@ COMPANIONS = frozenset(
     timesteps visual_feats visual_pos
     """.split()
 )
-"""Inputs that models can ask for though their `forward` has a default for them."""
+"""Inputs that models may require although their `forward` has a default for them."""
 
 
 def input_shape(name: str, config: Any) -> Found | None:
-    """Return the shape of an input without the batch, None if nothing tells.
+    """Return the shape of an input without the batch, None if it is unknown.
 
     Args:
-        name: parameter of `forward`.
-        config: of the model.
+        name: name of the parameter of `forward`.
+        config: configuration of the model.
     """
     if name in _RULES:
         return _RULES[name](config)
@@ -55,7 +55,7 @@ def input_shape(name: str, config: Any) -> Found | None:
 
 
 def _tokens(config: Any, *, decoder: bool = False) -> int:
-    """Return how many tokens a model gets: a lot, if so many fit into it."""
+    """Return the number of tokens for a model, within its own maximum."""
     first = ("max_target_positions",) if decoder else ()
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
     return min(TOKENS, setting(config, *first, *names) or TOKENS)
@@ -85,7 +85,7 @@ def _image(config: Any) -> Found:
     size = setting(config, "image_size", "crop_size", kinds=(int, list, tuple, Mapping))
     scales = setting(config, "scaled_images_ratios", kinds=(list, tuple))
     if scales and (patch := setting(config, "patch_size")):
-        size = round(patch / min(scales))  # the smallest copy of the image is one patch
+        size = round(patch / min(scales))  # so that the smallest copy of the image is one patch
     if isinstance(size, Mapping):
         size = (size.get("height"), size.get("width"))
     if isinstance(size, int):
@@ -97,14 +97,14 @@ def _image(config: Any) -> Found:
 
 
 def _cut(config: Any, size: int) -> int:
-    """Return a side of an image that is cut into windows of whole patches."""
+    """Return the side of an image that splits into windows of whole patches."""
     windows, patch = setting(config, "num_windows"), setting(config, "patch_size")
     return size - size % (windows * patch) if windows and patch else size
 
 
 def _sound_features(config: Any) -> Found | None:
     bins = setting(config, "num_mel_bins", "input_feat_per_channel", "feature_size")
-    if bins is None:  # the part that takes sound beside a text encoder
+    if bins is None:  # the sound encoder of a model with a text encoder
         bins = setting(getattr(config, "decoder_config", None), "feature_size")
     if bins is not None and (stacked := setting(config, "num_stacked_frames")):
         return (FEATURE_STEPS, bins * stacked), True
@@ -150,7 +150,7 @@ def _stated(config: Any, *names: str) -> Found | None:
 
 
 def _rows(count: int, *names: str) -> Callable[[Any], Found | None]:
-    """Return the rule for so many rows that are as wide as a setting of this name says."""
+    """Return the rule for this number of rows, with the width in a setting of these names."""
 
     def rule(config: Any) -> Found | None:
         width = setting(config, *names)
@@ -207,7 +207,7 @@ _PARTS = (
 
 
 def setting(config: Any, *names: str, kinds: tuple[type, ...] = (int,)) -> Any:
-    """Return the first of these settings that a configuration, its parts or theirs have."""
+    """Return the first of these settings in a configuration or its nested parts."""
     parts = [getattr(config, name, None) for name in _PARTS]
     inner = [getattr(part, name, None) for part in parts if part is not None for name in _PARTS]
     for part in (config, *parts, *inner):

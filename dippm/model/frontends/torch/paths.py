@@ -1,8 +1,8 @@
-"""The module path of each operator of an exported program, as the user's model spells it.
+"""The module path of each operator of an exported program, as in the user's model.
 
-`torch.export` notes the stack of modules that ran. What it cannot look into keeps its names by
-other ways: a program from a file has them from its first export, and a scripted module in its own
-graph and in the tree that its weights stand in.
+`torch.export` records the stack of modules that ran. Where it cannot look inside, paths come from
+elsewhere: those of a program in a file from its first export, those of a scripted module from its
+own graph and the tree of its weights.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _REPEATED = re.compile(r"@\d+")
 def note_paths(
     program: ExportedProgram, module: torch.nn.Module, prefix: str = ""
 ) -> ExportedProgram:
-    """Let each operator's stack of modules hold their paths in `module`, in place.
+    """Write paths in `module` into each operator's stack of modules, in place.
 
     Args:
         program: an export of `module`, or of a wrapper of it.
-        module: what the user calls the model.
-        prefix: its path in the wrapper.
+        module: the user's model.
+        prefix: path of `module` in the wrapper.
     """
     nodes = _operators(program.graph)
     paths = [path_of(node) for node in nodes]
@@ -64,7 +64,7 @@ def path_of(node: Node) -> str:
 
 
 def _stack_of(node: Node) -> list[str]:
-    """Return the paths of the modules that ran an operator, the outermost first."""
+    """Return the paths of the modules that ran an operator, outermost first."""
     return [_REPEATED.sub("", path) for path, _ in node.meta.get(STACK, {}).values()]
 
 
@@ -77,7 +77,7 @@ def _operators(graph: torch.fx.Graph) -> list[Node]:
 
 
 def _of_first_export(nodes: list[Node], module: torch.nn.Module) -> list[str] | None:
-    """Return the paths in the graph that was run again, if it is the same operator by operator."""
+    """Return the paths in the graph of the first export, if its operators are the same."""
     if not isinstance(module, GraphModule):
         return None
     before = _operators(module.graph)
@@ -87,7 +87,7 @@ def _of_first_export(nodes: list[Node], module: torch.nn.Module) -> list[str] | 
 
 
 def _owners(program: ExportedProgram, nodes: list[Node], module: torch.nn.Module) -> Owners:
-    """Return, for each operator, the modules that own the first weight that it reads."""
+    """Return the modules that own the first weight read by each operator."""
     found: dict[int, list[str]] = {}
     for name, tensor in _weights(module):
         found.setdefault(id(tensor), []).append(name.rpartition(".")[0])
@@ -109,21 +109,21 @@ def _weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
-# Where in a model's own code an error arose.
+# The line of a model's own code at which an error arose.
 
 
 LONGEST_LINE = 80
 _DIPPM = str(Path(__file__).parents[3]) + os.sep
 _CALLS_MODELS = str(Path(__file__).with_name("candidates.py"))
-"""What lies beyond is code of whoever asks."""
+"""Frames beyond this file belong to the caller."""
 _PYTHON = sysconfig.get_paths()["stdlib"]
 
 
 def place_of(error: BaseException | None, module: torch.nn.Module | None = None) -> str:
-    """Return the innermost line of a model's own code that an error went through, "" if none.
+    """Return the innermost line of a model's own code in an error's traceback, "" if none.
 
     Args:
-        error: that was raised while the model ran.
+        error: error that was raised while the model ran.
         module: the model; lines of files that define its parts are preferred to those of libraries
             that they call.
     """
@@ -138,7 +138,7 @@ def place_of(error: BaseException | None, module: torch.nn.Module | None = None)
 
 
 def calling_place() -> str:
-    """Return the innermost line of a model's own code that runs now, "" if none."""
+    """Return the innermost line of a model's own code in the current stack, "" if none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _CALLS_MODELS:
         if not _is_foreign(frame.f_code):
@@ -163,7 +163,7 @@ def _frames(error: BaseException) -> Iterator[tuple[CodeType, int]]:
 
 
 def _is_foreign(code: CodeType, own: frozenset[str] = frozenset()) -> bool:
-    """Tell code of PyTorch, DIPPM and Python from that of models and their libraries."""
+    """Return whether code is of PyTorch, DIPPM or Python rather than of a model or its library."""
     name = code.co_filename
     if name in own:
         return False

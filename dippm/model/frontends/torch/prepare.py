@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
-    """Return the module inside of wrappers that compile or replicate it."""
+    """Return the module inside wrappers that compile or replicate it."""
     for name, attribute in (("OptimizedModule", "_orig_mod"), ("DataParallel", "module")):
         if name in type(module).__name__ and isinstance(
             inner := getattr(module, attribute, None), torch.nn.Module
@@ -25,7 +25,7 @@ def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
 
 
 class _CopyToMeta(TorchFunctionMode):
-    """Makes `copy.deepcopy` copy tensors to the meta device, wherever a module keeps them."""
+    """Makes `copy.deepcopy` copy all tensors of a module to the meta device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__deepcopy__:
@@ -50,15 +50,15 @@ def on_meta(module: torch.nn.Module) -> torch.nn.Module | None:
         return None
     config: Any = getattr(copied, "config", None)
     if getattr(config, "use_cache", False):
-        config.use_cache = False  # a cache is an output that inference of one pass does not need
+        config.use_cache = False  # a cache is an output that one pass does not need
     return copied
 
 
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Hold a module in evaluation mode; every part gets its own mode back."""
+    """Keep a module in evaluation mode within the block; restore the mode of every part."""
     training = [m for m in module.modules() if getattr(m, "training", False)]
-    # Exported programs have no modes, and frozen scripts no longer.
+    # Exported programs and frozen scripts have no mode.
     with contextlib.suppress(NotImplementedError, AttributeError):
         module.eval()
     try:
@@ -70,10 +70,10 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeping_attributes(module: torch.nn.Module) -> Iterator[None]:
-    """Undo what a pass assigns to the parts of a module, such as anchors kept for the next pass.
+    """Undo a pass's assignments to parts of a module, such as anchors kept for the next pass.
 
-    The next pass may have other sizes, and what `torch.export` traces is of no use outside. A part
-    that a pass moves to a device (a mixture of experts over several) stays where it is.
+    The next pass may have other sizes, and values traced by `torch.export` are useless outside. A
+    part that a pass moves to another device (experts over several) stays where it is.
     """
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     before = [(vars(part), dict(vars(part)), dict(part._buffers)) for part in parts]
@@ -95,7 +95,7 @@ def keeping_attributes(module: torch.nn.Module) -> Iterator[None]:
 
 
 def without_weights(program: ExportedProgram) -> ExportedProgram:
-    """Replace the weights of a program, in place, by meta tensors."""
+    """Replace the weights of a program by meta tensors, in place."""
     for name, tensor in program.state_dict.items():
         data = torch.empty_like(tensor, device="meta")
         is_parameter = isinstance(tensor, torch.nn.Parameter)
@@ -106,7 +106,7 @@ def without_weights(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-# A module with other parts in the place of some of its own.
+# Replacing parts of a module.
 
 
 def with_parts(
@@ -115,9 +115,9 @@ def with_parts(
     """Return a shallow copy of a module with these parts replaced.
 
     Args:
-        module: what stays as it is; parents of replaced parts are copied.
-        parts: by path.
-        path: of the module itself in these paths.
+        module: any module, which is not changed; parents of replaced parts are copied.
+        parts: replacements by path.
+        path: path of the module itself in these paths.
     """
     copied = module.__class__.__new__(module.__class__)
     copied.__dict__ = {**module.__dict__, "_modules": {}}

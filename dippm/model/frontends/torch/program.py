@@ -1,4 +1,4 @@
-"""What an exported program takes: its own inputs, their structure, and where their batch is."""
+"""The call of an exported program: its inputs, their structure, and the axis of the batch."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ UNEQUAL = (
 
 
 def call_of_program(program: ExportedProgram, inputs: InputSpec) -> tuple[ModelCall, int]:
-    """Return the call that a program takes, and the batch that it was exported with.
+    """Return the call of a program, and the batch of its export.
 
     Args:
-        program: loaded from a file.
-        inputs: shapes without the batch that replace its own.
+        program: program loaded from a file.
+        inputs: shapes without the batch, to replace its own.
 
     Raises:
-        ConversionError: if it takes no tensors.
-        InputShapeError: if an input of this name does not exist.
+        ConversionError: if it has no tensor inputs.
+        InputShapeError: if an input with a given name does not exist.
     """
     values = _user_inputs(program)
     tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
@@ -57,7 +57,7 @@ def call_of_program(program: ExportedProgram, inputs: InputSpec) -> tuple[ModelC
 
 
 def is_static(program: ExportedProgram) -> bool:
-    """Return whether all sizes were fixed when the program was exported."""
+    """Return whether all sizes of a program were fixed at its export."""
     values = _user_inputs(program).values()
     return not any(
         isinstance(v, torch.Tensor) and any(_symbol(size) for size in v.shape) for v in values
@@ -66,7 +66,7 @@ def is_static(program: ExportedProgram) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Unflatten:
-    """Arguments in the structure that the program was exported with."""
+    """Arranges tensors in the argument structure of the program's export."""
 
     program: ExportedProgram
     values: Mapping[str, Any]
@@ -92,7 +92,7 @@ def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
 
 
 def _batch_axes(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, int | None], Any]:
-    """Return where the batch is: the size that varies, else the first one if all share it."""
+    """Return the axis of the batch: the variable size, else the first one if all share it."""
     symbols = [
         (axis, symbol)
         for tensor in tensors.values()
@@ -129,7 +129,7 @@ def _own_leaf(name: str, tensor: torch.Tensor, axis: int | None) -> Leaf:
 
 
 def _given(own: Mapping[str, Leaf], inputs: InputSpec) -> list[Leaf]:
-    """Return the leaves with the shapes that the user gave."""
+    """Return the leaves with the user's shapes."""
     first, inputs = next(iter(own)), inputs.in_order(list(own))
     given = {name or first: name for name in inputs.shapes}
     for name in given:

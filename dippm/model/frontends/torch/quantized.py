@@ -1,4 +1,4 @@
-"""Quantised models: what of it the graph keeps, and what is said instead."""
+"""Quantised models: float layers in place of quantised ones, and notes on what is ignored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIGURED = (
 
 
 def quantization_notes(module: nn.Module) -> tuple[str, ...]:
-    """Return what to tell about a configuration that asks for quantised weights."""
+    """Return notes on a configuration that requests quantised weights."""
     asked = getattr(getattr(module, "config", None), "quantization_config", None)
     if not asked:
         return ()
@@ -51,14 +51,14 @@ def with_float_layers(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 def _is_quantised(part: nn.Module) -> bool:
     home = type(part).__module__
-    # Containers and packed weights inside of a quantised layer go with it.
+    # Containers and packed weights inside a quantised layer are part of it.
     return home.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")) and (
         "PackedParams" not in type(part).__name__
     )
 
 
 def _twin(part: Any) -> nn.Module | None:
-    """Return a float layer with the sizes of a quantised one; None if there is none."""
+    """Return a float layer with the sizes of a quantised one; None if no kind corresponds."""
     kind = type(part).__name__
     with torch.device("meta"):
         if kind in ("Linear", "LinearReLU"):

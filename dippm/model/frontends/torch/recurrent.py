@@ -1,11 +1,11 @@
-"""Recurrent layers stay whole while `torch.export` traces: shapes in one step, not one per step.
+"""Recurrent layers as single operators during export, and packed sequences as padded ones.
 
-Tensors without data run a recurrent layer as torch decomposes it, some dozens of operators for
-each step of each layer, only to learn the shape of its result: half a minute for six layers of
-512 steps. Its shape follows from its arguments.
+On tensors without data torch decomposes a recurrent layer into dozens of operators per step and
+layer, only to infer the shape of its result: half a minute for six layers of 512 steps. The shape
+follows from its arguments.
 
-How many steps a packed sequence has is data. It is read as the padded sequence that it was packed
-from, all steps of which run: the most that the same tensor can cost.
+The lengths in a packed sequence are data. It is read as the padded sequence from which it was
+packed, with all steps: the maximum cost of the same tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils.rnn import PackedSequence
 
-from dippm.model.frontends.torch.constant_folding import worked_out
+from dippm.model.frontends.torch.constant_folding import evaluate
 
 PACKED = (
     "packed sequences were read as the padded ones that they are packed from, as if all were as "
@@ -42,7 +42,7 @@ _LAYERS = (
 
 @contextmanager
 def whole_recurrent_layers() -> Iterator[None]:
-    """Within, a recurrent layer only makes results of the right shape, without any data."""
+    """Make recurrent layers return results of the right shape without data, in the block."""
     kept: list[tuple[Any, dict[Any, Callable[..., Any]]]] = []
     for layer in _LAYERS:
         kept.append((layer, dict(layer.py_kernels)))
@@ -68,10 +68,10 @@ def _shapes(layer: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
 
 
 class PaddedSequences:
-    """Whether a module packed sequences while it ran, which were left padded: batch, steps, width.
+    """Leaves sequences padded, (batch, steps, width), where a module packs them.
 
     Attributes:
-        seen: whether it did.
+        seen: whether the module packed a sequence.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class PaddedSequences:
 
     @contextmanager
     def instead_of_packed(self) -> Iterator[None]:
-        """Within, packing keeps a sequence as it is, and recurrent layers take it so."""
+        """Make packing keep a sequence padded, and recurrent layers accept it, in the block."""
         layers = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)
         before = {layer: layer.forward for layer in layers}
         pack = partial(self._pack, torch._VF._pack_padded_sequence)
@@ -99,12 +99,12 @@ class PaddedSequences:
     def _pack(
         self, before: Callable[..., Any], source: Any, lengths: Any, batch_first: bool
     ) -> tuple[Any, Any]:
-        if not (source.is_meta or isinstance(source, FakeTensor)):  # of another thread, with data
+        if not (source.is_meta or isinstance(source, FakeTensor)):  # from another thread, with data
             return before(source, lengths, batch_first)  # type: ignore[no-any-return]
         self.seen = True
         data = source if batch_first else source.transpose(0, 1)
         batch, steps = data.shape[:2]
-        return data, worked_out(torch.full, ((steps,), batch), {"dtype": torch.int64})
+        return data, evaluate(torch.full, ((steps,), batch), {"dtype": torch.int64})
 
 
 def _pad(
@@ -115,7 +115,7 @@ def _pad(
     value: float,
     length: int,
 ) -> tuple[Any, Any]:
-    """Return a sequence that was left padded, and the lengths that it stands for."""
+    """Return a sequence that was left padded, and its lengths."""
     if data.dim() < 3:
         return before(data, batch_sizes, batch_first, value, length)  # type: ignore[no-any-return]
     lengths = data.new_full((data.shape[0],), data.shape[1], dtype=torch.int64)
@@ -125,7 +125,7 @@ def _pad(
 
 
 def _forward_of(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a layer's forward that also takes and returns sequences that were left padded."""
+    """Return a layer's forward that also accepts and returns sequences left padded."""
 
     def padded(self: Any, sequence: Any, hx: Any = None) -> Any:
         if not isinstance(sequence, PackedSequence) or sequence.data.dim() < 3:

@@ -1,4 +1,4 @@
-"""Real example inputs of a module → the sizes that a conversion starts from; no tensor is read."""
+"""Example inputs of a module → the sizes for a conversion; no tensor is read."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _DEEPEST = 16
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What example inputs say of the inputs of a module.
+    """Sizes of a module's inputs, read from example inputs.
 
     Attributes:
-        inputs: sizes without the batch, by parameter of `forward`.
-        batch: samples that the tensors hold.
-        whole: the same inputs with complete sizes, for a module whose work does not scale with a
-            batch.
+        inputs: sizes without the batch by parameter of `forward`.
+        batch: number of samples in the tensors.
+        whole: the same inputs with complete sizes, for a module whose work does not scale with
+            the batch.
     """
 
     inputs: InputSpec
@@ -41,17 +41,17 @@ class Sample:
 
 
 def sample_of(module: torch.nn.Module, sample: Any, *, batch_axis: int | None = 0) -> Sample:
-    """Read sizes and types of example inputs; no tensor is moved, copied or computed with.
+    """Return sizes and types of example inputs; no tensor is moved, copied or computed with.
 
     Args:
-        module: whose `forward` takes them.
+        module: module whose `forward` takes them.
         sample: a tensor; a tuple or list of the arguments of `forward`; or a mapping by their
-            names, or else the one argument. Tensors may be on any device, meta and fake ones too.
-        batch_axis: where the samples stand in each tensor; None if they have no batch. A tensor
-            whose size there is another than that of the first one has no batch.
+            names, or the single argument. Tensors may be on any device, also meta and fake ones.
+        batch_axis: axis of the samples in each tensor; None if they have no batch. A tensor whose
+            size there differs from that of the first one has no batch.
 
     Raises:
-        InputShapeError: if it is none of these, or does not fit the signature of `forward`.
+        InputShapeError: if it has another form, or does not fit the signature of `forward`.
     """
     module = unwrapped(module)
     arguments = _arguments(forward_parameters(module), sample)
@@ -79,7 +79,7 @@ def sample_of(module: torch.nn.Module, sample: Any, *, batch_axis: int | None = 
 
 
 def _arguments(parameters: list[inspect.Parameter], sample: Any) -> dict[str, Any]:
-    """Return the arguments of `forward` by name; those by place of `*args` are called 0, 1, ..."""
+    """Return the arguments of `forward` by name; those in `*args` are named 0, 1, ..."""
     known = [p for p in parameters if p.kind not in _VARIABLE]
     names = [p.name for p in known]
     kinds = {p.kind for p in parameters}
@@ -99,7 +99,7 @@ def _arguments(parameters: list[inspect.Parameter], sample: Any) -> dict[str, An
         sample = (sample,)
     if not isinstance(sample, tuple | list):
         sample = (sample,)
-    if not names:  # of a signature that cannot be read, or of `*args`
+    if not names:  # for a signature that cannot be read, or `*args`
         return {str(place): value for place, value in enumerate(sample)}
     if len(sample) > len(names) and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise InputShapeError(
@@ -115,21 +115,21 @@ def _arguments(parameters: list[inspect.Parameter], sample: Any) -> dict[str, An
 
 
 def _is_record(value: Any) -> bool:
-    """Return whether this is a named tuple or a data class: one argument with parts by name."""
+    """Return whether this is a named tuple or data class: one argument with named parts."""
     is_record = dataclasses.is_dataclass(value) and not isinstance(value, type | Mapping)
     return hasattr(value, "_fields") or is_record
 
 
 def _is_single_list(known: list[inspect.Parameter], sample: Any) -> bool:
-    """Return whether a list of tensors is the one argument that is annotated as such a list."""
+    """Return whether a list of tensors is the single argument, annotated as such a list."""
     return isinstance(sample, list) and len(known) == 1 and is_list_of_tensors(known[0].annotation)
 
 
 def _leaves(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield tensors and numbers by path; what is None is left to its default.
+    """Yield tensors and numbers by path; skip None, which stands for the default.
 
     Raises:
-        InputShapeError: if something else is among them.
+        InputShapeError: if there are other objects.
     """
     if depth > _DEEPEST:
         raise InputShapeError(f"the sample is nested more than {_DEEPEST} deep", _FORMS)
@@ -158,10 +158,10 @@ def _leaves(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(tensor: torch.Tensor, path: str) -> str:
-    """Return which of `frontend.KINDS` a tensor holds.
+    """Return the kind of a tensor's contents, one of `frontend.KINDS`.
 
     Raises:
-        InputShapeError: if it holds complex numbers, or is sparse or nested.
+        InputShapeError: if the tensor is complex, sparse or nested.
     """
     if tensor.is_complex() or tensor.layout is not torch.strided or tensor.is_nested:
         what = "complex numbers" if tensor.is_complex() else f"the layout {tensor.layout}"

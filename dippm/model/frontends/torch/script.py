@@ -1,7 +1,7 @@
-"""Scripted and traced modules, as far as an export needs them treated apart.
+"""Scripted and traced modules: the special treatment that an export needs.
 
-`torch.export` refuses them by type but follows the operators that they run, so they are hidden
-from it.
+`torch.export` refuses their type but can trace the operators that they run, so they are hidden from
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dippm.model.frontends.torch.script_paths import flat
 
 _FILE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 _HERE = "<--- HERE"
-"""How TorchScript's interpreter says where it stopped."""
+"""Marker of the current line in errors of TorchScript's interpreter."""
 
 
 def run_script(script: Any, *args: Any, **kwargs: Any) -> Any:
@@ -34,7 +34,7 @@ def operators(script: torch.jit.ScriptModule) -> set[str]:
 
 
 def script_place(words: str) -> str:
-    """Return the line of a script that its interpreter stopped at, "" if the words name none."""
+    """Return the line at which a script's interpreter stopped, "" if the message names none."""
     lines = words.splitlines()
     marks = [i for i, line in enumerate(lines) if line.endswith(_HERE)]
     files = [found for line in lines[: max(marks, default=0)] if (found := _FILE.match(line))]
@@ -45,10 +45,10 @@ def script_place(words: str) -> str:
 
 
 def check_not_rewritten(script: torch.jit.ScriptModule) -> None:
-    """Refuse what `torch.jit.optimize_for_inference` wrote: its operators run on one processor.
+    """Refuse scripts rewritten by `torch.jit.optimize_for_inference` for one kind of processor.
 
     Raises:
-        ConversionError: if it holds such operators.
+        ConversionError: if it contains such operators.
     """
     if any("mkldnn" in name for name in operators(script)):
         raise ConversionError(
@@ -58,7 +58,7 @@ def check_not_rewritten(script: torch.jit.ScriptModule) -> None:
 
 
 class HiddenScript(torch.nn.Module):
-    """Runs a scripted module that `torch.export` does not see."""
+    """Runs a scripted module that is hidden from `torch.export`."""
 
     def __init__(self, script: torch.nn.Module) -> None:
         super().__init__()
@@ -85,11 +85,11 @@ def with_hidden_scripts(module: torch.nn.Module) -> torch.nn.Module:
     return with_parts(module, {n: HiddenScript(module.get_submodule(n)) for n in outer})
 
 
-# The sizes that a trace computes, turned from tensors into numbers.
+# Sizes that a trace computes as tensors, rewritten to numbers.
 #
-# `torch.jit.trace` writes what a model does with `x.shape[1]` as operators on tensors of one
-# number. During an export the contents of a tensor are unknown, and with them every size they lead
-# to; the same operators on plain numbers are followed.
+# `torch.jit.trace` records computations with `x.shape[1]` as operators on tensors of one number.
+# During an export the contents of a tensor are unknown, and so is every size computed from them;
+# the same operators on plain numbers are traced.
 
 
 _ON_NUMBERS = {
@@ -100,13 +100,13 @@ _ON_NUMBERS = {
     "aten::remainder": "aten::remainder",
     "aten::floor_divide": "aten::floordiv",
 }
-"""What an operator on tensors of one whole number is called on whole numbers."""
+"""Operator on integers for each operator on tensors of one integer."""
 
 _READS = ("aten::Int", "aten::IntImplicit", "aten::ScalarImplicit")
 
 
 def compute_sizes_as_numbers(script: torch.jit.ScriptModule) -> None:
-    """Rewrite the methods of a module that was loaded for a conversion, in place."""
+    """Rewrite size computations in the methods of a loaded module, in place."""
     modules: list[Any] = list(script.modules())
     for module in modules:
         for name in module._c._method_names():
@@ -117,7 +117,7 @@ def compute_sizes_as_numbers(script: torch.jit.ScriptModule) -> None:
 
 def _rewrite(graph: Any) -> None:
     numbers: dict[str, Any] = {}
-    """By the name of a tensor: the number in it."""
+    """Number in a tensor by the tensor's name."""
     for node in list(flat(graph)):
         kind = node.kind()
         if kind in _READS:
@@ -139,7 +139,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _number(graph: Any, node: Any, value: Any, numbers: dict[str, Any]) -> Any:
-    """Return the whole number that an argument is or holds, None if it is unknown."""
+    """Return the integer that an argument is or contains, None if it is unknown."""
     if _is_whole(value):
         return value
     if value.debugName() in numbers:
@@ -160,7 +160,7 @@ def _number(graph: Any, node: Any, value: Any, numbers: dict[str, Any]) -> Any:
 
 
 def _on_numbers(graph: Any, node: Any, arguments: list[Any]) -> Any:
-    """Insert the operator on numbers before the one on tensors; return its result."""
+    """Insert the operator on integers before the one on tensors; return its result."""
     first, second, *factor = arguments
     if node.kind() == "aten::rsub":
         first, second = second, first

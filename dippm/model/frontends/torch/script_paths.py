@@ -1,7 +1,7 @@
-"""The module paths of a scripted module's operators, from its own graphs.
+"""Module paths of a scripted module's operators, from its own graphs.
 
-A scripted module runs without calling the modules in it, so nothing notes which of them ran. Its
-methods are walked here instead, call by call, and matched with what was exported.
+A scripted module runs without calling the modules in it, so nothing records which of them ran. So
+its methods are walked call by call, and matched with the exported operators.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _DEEPEST = 100
 
 
 def of_script(nodes: list[Node], module: torch.nn.Module, owners: Owners) -> list[str]:
-    """Return the paths of a scripted module's operators; of those that read weights at least.
+    """Return the paths of a scripted module's operators, at least of those that read weights.
 
-    The operators that ran stand in the module's graph in their order, between those of branches
-    that were not taken. Where the first and the last way to find them there agree, and agree with
-    the owners of all weights, the path is certain.
+    The operators that ran appear in the module's graph in the same order, between those of
+    branches not taken. If their first and their last possible match agree with each other and
+    with the owners of all weights, the path is certain.
     """
     by_weights = [own[0] if own else "" for own in owners]
     listed = scripted(module)
@@ -45,7 +45,7 @@ def of_script(nodes: list[Node], module: torch.nn.Module, owners: Owners) -> lis
 
 
 def _embedded(names: Iterable[str], kinds: Sequence[str]) -> list[int] | None:
-    """Return the first positions in `kinds` where names stand in order; None if they do not."""
+    """Return the first positions of names in `kinds`, in order; None if there are none."""
     positions, at = [], 0
     for name in names:
         try:
@@ -57,7 +57,7 @@ def _embedded(names: Iterable[str], kinds: Sequence[str]) -> list[int] | None:
 
 
 def scripted(module: torch.nn.Module) -> list[tuple[str, str]]:
-    """Return (operator, path) of what a scripted module's graph computes, branches included."""
+    """Return (operator, path) of each operator of a scripted module, branches included."""
     if not isinstance(module, torch.jit.ScriptModule):
         return []
     try:
@@ -67,12 +67,12 @@ def scripted(module: torch.nn.Module) -> list[tuple[str, str]]:
 
 
 def _method(module: Any, name: str, path: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield what a method computes: its own operators and functions, and those of its calls."""
+    """Yield the operators of a method and of the methods it calls."""
     if depth > _DEEPEST:
         raise LookupError("methods that call each other")
     graph = getattr(module, name).graph.copy()
     calls = _keep_calls(graph)
-    torch._C._jit_pass_inline(graph)  # functions only, for calls of methods are hidden from it
+    torch._C._jit_pass_inline(graph)  # functions only: method calls are hidden
     held = {next(graph.inputs()).debugName(): (module, path)}
     for node in flat(graph):
         kind = node.kind()
@@ -91,7 +91,7 @@ def _method(module: Any, name: str, path: str, depth: int) -> Iterator[tuple[str
 
 
 def _keep_calls(graph: Any) -> list[str]:
-    """Hide the calls of methods from the inliner, in place; return the methods' names."""
+    """Hide method calls from the inliner, in place; return the names of the methods."""
     calls: list[str] = []
     for node in list(graph.findAllNodes("prim::CallMethod")):
         hidden = graph.create(_CALL, list(node.inputs()), node.outputsSize())
@@ -106,7 +106,7 @@ def _keep_calls(graph: Any) -> list[str]:
 
 
 def flat(block: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph of TorchScript, and of the blocks in it."""
+    """Yield the nodes of a TorchScript graph and of its nested blocks."""
     for node in block.nodes():
         yield node
         for inner in node.blocks():

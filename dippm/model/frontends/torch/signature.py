@@ -1,4 +1,4 @@
-"""What `forward` takes: names, shapes and types of the inputs of a module."""
+"""The signature of `forward`: names, shapes and types of a module's inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dippm.model.frontends.torch.call import (
     plain_type,
     takes_parts,
 )
-from dippm.model.frontends.torch.fallback_inputs import with_known_masks
+from dippm.model.frontends.torch.fallback_inputs import with_full_masks
 from dippm.model.frontends.torch.usual_inputs import last_inputs, own_inputs
 from dippm.model.relax.raw_graph import InputValue
 
@@ -30,7 +30,7 @@ INTEGER_NAME = re.compile(
     r"(^|[_.])(ids?|idx|index|indices|tokens?|attention_mask|labels?|offsets?|lengths?)$"
 )
 EDGES = re.compile(r"(^|[_.])edge_index$")
-"""The edges of a graph, 2 × E, as PyTorch Geometric names them."""
+"""Name of the edges of a graph, 2 × E, in PyTorch Geometric."""
 
 MASK_NAME = re.compile(r"mask|valid")
 _EMPTY = inspect.Parameter.empty
@@ -51,7 +51,7 @@ _ANNOTATIONS = {
     "List[int]": list[int],
     "List[float]": list[float],
 }
-"""What a scripted signature says, as Python annotates it."""
+"""Python annotation of each type in a scripted signature."""
 
 _LIST_NOTE = (
     "input {name} is a list with a tensor for each sample: one was taken, which is what batch 1 "
@@ -64,11 +64,11 @@ class Candidate:
     """A call that a module may accept.
 
     Attributes:
-        parameters: of `forward`.
-        inputs: sizes by parameter of `forward`, without the batch.
-        floating: type of inputs that are floating-point numbers.
-        notes: what was assumed, for the user.
-        refusal: why the module does not work with it, told by whoever tried; the next candidate
+        parameters: parameters of `forward`.
+        inputs: sizes without the batch by parameter of `forward`.
+        floating: element type of floating-point inputs.
+        notes: assumptions, for the user.
+        refusal: error of the attempt with this candidate, set by the caller; the next candidate
             depends on it.
     """
 
@@ -79,10 +79,10 @@ class Candidate:
     refusal: InputShapeError | ConversionError | None = None
 
     def call(self) -> ModelCall:
-        """Return the call that gives a module these inputs.
+        """Return the call with these inputs.
 
         Raises:
-            InputShapeError: if the names are not those of the module, or some are missing.
+            InputShapeError: if names are unknown to the module or missing.
         """
         inputs, notes, parameters = self.inputs, self.notes, self.parameters
         inputs = inputs.in_order([p.name for p in parameters if p.kind not in _VARIABLE])
@@ -99,18 +99,18 @@ class Candidate:
 
 
 def candidate_calls(module: torch.nn.Module, inputs: InputSpec) -> Iterator[Candidate]:
-    """Yield the calls to try in turn, until one works: with these inputs, or with a module's own.
+    """Yield calls to try in turn until one works: with these inputs, or the module's own.
 
-    Whoever tries a candidate in vain says why in its `refusal`; after the last one the first
-    refusal is raised.
+    After a failed attempt the caller stores the error in `refusal`; after the last candidate the
+    first refusal is raised.
 
     Args:
         module: any module.
-        inputs: shapes by parameter of `forward`; "" is the first one. Names with dots lead into
+        inputs: shapes by parameter of `forward`; "" is the first one. Dotted names are paths into
             dictionaries, data classes and tuples: "batch.image", "state.0".
 
     Raises:
-        InputShapeError: if the module says nothing of its inputs; the first refusal.
+        InputShapeError: if the inputs of the module are unknown; the first refusal.
         ConversionError: the first refusal.
     """
     _check_forward(module)
@@ -118,7 +118,7 @@ def candidate_calls(module: torch.nn.Module, inputs: InputSpec) -> Iterator[Cand
     if inputs.shapes or inputs.values:
         given = Candidate(parameters, inputs, floating)
         yield given
-        one = with_known_masks(inputs)
+        one = with_full_masks(inputs)
         if isinstance(given.refusal, ConversionError) and one is not None:
             yield Candidate(parameters, one, floating, (_NO_PADDING,))
         raise given.refusal or _silence(module, parameters)
@@ -128,7 +128,7 @@ def candidate_calls(module: torch.nn.Module, inputs: InputSpec) -> Iterator[Cand
         candidate = Candidate(parameters, own.spec, floating, own.notes)
         yield candidate
         first = first or candidate.refusal
-        if isinstance(candidate.refusal, ConversionError):  # accepted, but not to be followed
+        if isinstance(candidate.refusal, ConversionError):  # accepted, but not exportable
             break
     on_data = isinstance(first, ConversionError)
     for own in last_inputs(module, names, needed):
@@ -138,10 +138,10 @@ def candidate_calls(module: torch.nn.Module, inputs: InputSpec) -> Iterator[Cand
 
 
 def _check_forward(module: torch.nn.Module) -> None:
-    """Refuse a container whose parts are called one by one, by code that is not its `forward`.
+    """Refuse a container without a `forward`, whose parts are called by other code.
 
     Raises:
-        InputShapeError: that names its parts.
+        InputShapeError: naming its parts.
     """
     if not _lacks_forward(module):
         return
@@ -161,7 +161,7 @@ def forward_parameters(module: torch.nn.Module) -> list[inspect.Parameter]:
     """Return the parameters of `forward` without `self`; none if it has no signature."""
     if isinstance(module, torch.jit.ScriptModule):
         return _scripted_parameters(module)
-    for evaluated in (True, False):  # annotations may be text that cannot be evaluated
+    for evaluated in (True, False):  # annotations may be unevaluable text
         try:
             signature = inspect.signature(module.forward, eval_str=evaluated)
         except Exception:
@@ -182,7 +182,7 @@ def _scripted_parameters(module: torch.jit.ScriptModule) -> list[inspect.Paramet
 
 
 def _silence(module: torch.nn.Module, parameters: list[inspect.Parameter]) -> InputShapeError:
-    """Return the refusal of a model that says nothing of its inputs."""
+    """Return the error for a model whose inputs are unknown."""
     names = _required(parameters) or [getattr(module, "main_input_name", "x")]
     text = "128" if INTEGER_NAME.search(names[0]) else "3,224,224"
     example = f'"{text}"' if len(names) == 1 else '"' + ";".join(f"{n}=..." for n in names) + '"'
@@ -205,7 +205,7 @@ def _without_default(parameters: Iterable[inspect.Parameter]) -> list[inspect.Pa
 
 
 def _with_parameter_names(parameters: list[inspect.Parameter], inputs: InputSpec) -> InputSpec:
-    """Spell names as parameters: parts of the only structured one, tokens given without a name."""
+    """Complete names to parameters: parts of the only structured one, unnamed tokens."""
     known = [p for p in parameters if p.kind not in _VARIABLE]
     names = {name.partition(".")[0] for name in (*inputs.shapes, *inputs.values)}
     required = _required(parameters)
@@ -242,7 +242,7 @@ def _renamed(inputs: InputSpec, names: Mapping[str, str]) -> InputSpec:
 
 
 def _checked(parameters: list[inspect.Parameter], inputs: InputSpec) -> dict[str, Any]:
-    """Check that the names fit the parameters; return the arguments that are no tensors.
+    """Check names against the parameters; return the non-tensor arguments.
 
     Raises:
         InputShapeError: if names are unknown or missing.
@@ -271,7 +271,7 @@ def _checked(parameters: list[inspect.Parameter], inputs: InputSpec) -> dict[str
 
 
 def _argument(value: InputValue, parameter: inspect.Parameter | None) -> Any:
-    """Return a value as its parameter asks for it; several numbers are a tuple where it is open."""
+    """Return a value as its parameter's type; several numbers without a type are a tuple."""
     annotation = parameter.annotation if parameter is not None else None
     if is_tensor(annotation):
         return torch.tensor(value)
@@ -301,17 +301,17 @@ def _without_batch(leaf: Leaf) -> Leaf:
 
 
 def float_dtype(module: torch.nn.Module) -> torch.dtype:
-    """Return the type of the first weight; inputs usually share it."""
+    """Return the element type of the first weight, which inputs usually share."""
     dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
     return next(dtypes, torch.float32)
 
 
 def dtype_choices(names: Iterable[str], floating: torch.dtype) -> list[dict[str, torch.dtype]]:
-    """Return types for all inputs, the likeliest first, without repetition."""
+    """Return element types for all inputs, most likely first, without duplicates."""
     names = list(names)
     whole = {n for n in names if INTEGER_NAME.search(n)}
     if any(EDGES.search(n) for n in names):
-        whole |= {"batch"}  # the graph that each node belongs to
+        whole |= {"batch"}  # the graph of each node
     guess = {n: torch.int64 if n in whole else floating for n in names}
     choices = [guess]
     masks = {n: torch.bool for n in names if MASK_NAME.search(n)}
@@ -325,7 +325,7 @@ def dtype_choices(names: Iterable[str], floating: torch.dtype) -> list[dict[str,
 
 
 def shape_hint(module: torch.nn.Module, shape: tuple[int, ...]) -> str:
-    """Say what the first layer with weights expects."""
+    """Return a hint on the input of the first layer with weights."""
     for name, layer in module.named_modules():
         kind = type(layer).__name__
         if re.fullmatch(r"Conv[123]d", kind) and isinstance(_size(layer, "in_channels"), int):

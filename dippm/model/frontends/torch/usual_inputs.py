@@ -1,7 +1,7 @@
-"""The inputs that a model states about itself, or that models of its kind usually get.
+"""Usual inputs: those that a model states itself, or that its kind of model usually gets.
 
-What a model states (the image size of its configuration) is taken silently; what it leaves open
-(the length of a text) is chosen here and said in a note.
+Sizes that a model states (the image size of its configuration) are used silently; those that it
+leaves open (the length of a text) are chosen here and mentioned in a note.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch.fallback_inputs import Late, late_inputs, packed_image
+from dippm.model.frontends.torch.fallback_inputs import (
+    FallbackInputs,
+    fallback_inputs,
+    packed_image,
+)
 from dippm.model.frontends.torch.input_shapes import (
     COMPANIONS,
     IMAGE,
@@ -26,29 +30,29 @@ if TYPE_CHECKING:
     import torch
 
 CHOSEN = "input= gives another"
-"""How a note ends that only tells which inputs were taken."""
+"""End of a note that names the chosen inputs."""
 
 ADDED = "input= adds it"
-"""How a note ends that only tells which inputs were left out."""
+"""End of a note that names the omitted inputs."""
 
 KNOWN = (
     f"input {{name}}: numbers that leave nothing out were taken (no padding, one image); {CHOSEN}"
 )
-"""Of an input whose sizes are not enough."""
+"""Note on an input that needs values in addition to sizes."""
 
 PARTS = ("pixel_values", "pixel_values_videos", "input_features", "input_values")
-"""Inputs that a language model can also be given, which are worked on by a part of their own."""
+"""Additional inputs of a language model, each processed by a part of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnInputs:
-    """Inputs that a model may be used with.
+    """Inputs that a model may accept.
 
     Attributes:
-        shapes: without the batch, by input name ("" is the first).
-        notes: what was chosen for them.
-        values: numbers by input name, for inputs whose sizes are not enough.
-        is_whole: whether the shapes are complete, without a batch.
+        shapes: shapes without the batch by input name ("" is the first).
+        notes: remarks on the choices, for the user.
+        values: values by input name, for inputs whose sizes do not suffice.
+        is_whole: whether the shapes are complete, including any batch.
     """
 
     shapes: Mapping[str, Shape]
@@ -58,7 +62,7 @@ class OwnInputs:
 
     @property
     def spec(self) -> InputSpec:
-        """The same as a user would give it."""
+        """The inputs as a user's specification."""
         axes = dict.fromkeys(self.shapes) if self.is_whole else {}
         return InputSpec(self.shapes, batch_axes=axes, values=self.values)
 
@@ -66,16 +70,16 @@ class OwnInputs:
 def own_inputs(
     module: torch.nn.Module, names: list[str], required: Collection[str] = ()
 ) -> list[OwnInputs]:
-    """Return the inputs that a model may be used with, the likeliest first; none if nothing tells.
+    """Return inputs that a model may accept, most likely first; none if nothing suggests any.
 
-    Those after the first are for models that refuse it: they add inputs that `forward` asks for
-    though it has defaults for them, turn sound so that its features come first, or stack images
-    (one of several, or the two of a pair).
+    Those after the first are for models that refuse it: they add inputs that `forward` needs
+    although it has defaults for them, transpose sound to features first, or stack images (one
+    of several, or the two of a pair).
 
     Args:
-        module: any module; timm's and transformers' say the most.
-        names: parameters of its `forward`.
-        required: those that have no default.
+        module: any module; those of timm and transformers state most.
+        names: names of its parameters of `forward`.
+        required: names of those without a default.
     """
     for attribute in ("pretrained_cfg", "default_cfg"):
         settings = getattr(module, attribute, None)
@@ -109,13 +113,16 @@ def own_inputs(
 def last_inputs(
     module: torch.nn.Module, names: list[str], required: Collection[str] = ()
 ) -> Iterator[OwnInputs]:
-    """Yield the inputs of models that refuse those of `own_inputs`, with the same arguments."""
+    """Yield inputs for models that refuse those of `own_inputs`; same arguments."""
     config = getattr(module, "config", None)
     if config is None:
         return
     main = getattr(module, "main_input_name", None)
-    tried: list[Late] = []
-    for late in (*packed_image(config, names, main), *late_inputs(module, config, names, required)):
+    tried: list[FallbackInputs] = []
+    for late in (
+        *packed_image(config, names, main),
+        *fallback_inputs(module, config, names, required),
+    ):
         if late in tried:
             continue
         tried.append(late)
@@ -130,7 +137,7 @@ def chosen(what: str, sizes: Shape, why: str = "the model leaves it open") -> st
 
 
 def _image_of_timm(module: torch.nn.Module, settings: Mapping[str, Any]) -> Shape:
-    """Return the size that the model was built for: its settings are those of its weights."""
+    """Return the size that the model was built for, rather than that of its weights' settings."""
     channels, height, width = (int(size) for size in settings["input_size"])
     name = settings.get("first_conv")
     name = name if isinstance(name, str) else next(iter(name or ()), "")
@@ -148,7 +155,7 @@ def _image_of_timm(module: torch.nn.Module, settings: Mapping[str, Any]) -> Shap
 
 
 def _size_of_inner_timm(module: torch.nn.Module) -> Shape | None:
-    """Return the height and width that a timm model within the module was built for."""
+    """Return the height and width of a timm model inside the module."""
     for part in module.modules():
         settings = getattr(part, "pretrained_cfg", None)
         if isinstance(settings, Mapping) and settings.get("input_size"):
@@ -157,7 +164,7 @@ def _size_of_inner_timm(module: torch.nn.Module) -> Shape | None:
 
 
 def _pixels_as_channels(module: torch.nn.Module, first: torch.nn.Module) -> int:
-    """Return how many pixels a stem puts into the channels of one, before the first convolution."""
+    """Return how many pixels a stem merges into channels before the first convolution."""
     pixels = 1
     for layer in module.modules():
         if layer is first:
@@ -169,7 +176,7 @@ def _pixels_as_channels(module: torch.nn.Module, first: torch.nn.Module) -> int:
 
 
 def _of_detector(module: torch.nn.Module) -> OwnInputs | None:
-    """Return the size to which a detector of torchvision brings its images."""
+    """Return the size to which a torchvision detector resizes its images."""
     transform = getattr(module, "transform", None)
     shortest = getattr(transform, "min_size", None)
     if not (isinstance(shortest, tuple | list) and shortest):
@@ -188,7 +195,7 @@ def _of_configuration(
     stacked: int,
     size: Shape | None,
 ) -> OwnInputs | None:
-    """Return inputs of a model with a configuration, as those of transformers have."""
+    """Return the inputs of a model with a configuration in the style of transformers."""
     shapes: dict[str, Shape] = {}
     notes: list[str] = []
     for name in used:
@@ -212,7 +219,7 @@ def _of_configuration(
 
 
 def _used(module: torch.nn.Module, config: Any, names: list[str]) -> Iterator[str]:
-    """Yield the names of the inputs that a pass needs."""
+    """Yield the names of the inputs that a pass requires."""
     main = getattr(module, "main_input_name", None)
     if not isinstance(main, str):
         yield "pixel_values"
@@ -228,15 +235,15 @@ def _used(module: torch.nn.Module, config: Any, names: list[str]) -> Iterator[st
 
 
 def _turned(shape: Shape) -> Shape:
-    """Return the features of a sound before its steps, a wave with its one channel."""
+    """Return a sound's shape with features before steps, or a wave's with a channel axis."""
     return (1, *shape) if len(shape) == 1 else (*shape[:-2], shape[-1], shape[-2])
 
 
-# The inputs of vision towers that take patches of many images in one row, and their grids.
+# Inputs of vision towers that take patches of many images in one sequence, and their grids.
 #
-# They have no batch: the patches of all images follow each other, and `grid_thw` says in numbers
-# how many frames, rows and columns each image has. Transformers names these parameters alike
-# everywhere.
+# They have no batch: the patches of all images follow each other, and `grid_thw` contains the
+# numbers of frames, rows and columns of each image. The parameters have the same names throughout
+# transformers.
 
 
 GRIDS = ("grid_thw", "image_grid_thw")
@@ -250,20 +257,20 @@ NOTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """Complete sizes by input name, numbers by input name, and what was chosen for them."""
+class PackedImages:
+    """Complete sizes and values by input name, and remarks on the choices."""
 
     shapes: dict[str, Shape]
     values: dict[str, InputValue]
     note: str
 
 
-def packed_images(config: Any, required: Collection[str]) -> Iterator[Packed]:
-    """Yield what a tower may be given, the likeliest first; nothing if it is no such tower.
+def packed_images(config: Any, required: Collection[str]) -> Iterator[PackedImages]:
+    """Yield inputs that a tower may accept, most likely first; none for other models.
 
     Args:
-        config: of the model.
-        required: parameters of its `forward` that have no default.
+        config: configuration of the model.
+        required: names of its parameters of `forward` without a default.
     """
     grid = next((name for name in GRIDS if name in required), None)
     patches = next((name for name in PATCHES if name in required), None)
@@ -283,4 +290,4 @@ def packed_images(config: Any, required: Collection[str]) -> Iterator[Packed]:
     for sizes in ((rows, channels * frames * patch * patch), (rows, channels, patch, patch)):
         text = ",".join(map(str, sizes))
         note = NOTE.format(side=side, patches=patches, sizes=text, grid=grid)
-        yield Packed({patches: sizes}, values, note)
+        yield PackedImages({patches: sizes}, values, note)

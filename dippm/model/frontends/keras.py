@@ -97,7 +97,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     model = _build(config, path, trust=trust)
     declared = _declared_inputs(model, inputs)
     sizes = [size for v in model.variables for size in v.shape]
-    from dippm.model.relax.tensorflow.paths import named_by_layers
+    from dippm.model.relax.tensorflow.paths import restore_layer_names
 
     layers = _number_layers(model)
     names = {id(layer): name for layer, name in layers}
@@ -113,7 +113,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
         )
     with locating(lambda frames: innermost_part(lambda part: names.get(id(part)), frames)):
         graph = at_any_batch(attempt, bind(declared, inputs, sizes))
-    return named_by_layers(graph, [name for _, name in layers])
+    return restore_layer_names(graph, [name for _, name in layers])
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -404,12 +404,12 @@ def _of_tensor(position: int, tensor: Any) -> DeclaredInput:
 
 def _number_layers(model: Any) -> list[tuple[Any, str]]:
     """Rename layers to names that are unique as scopes; return each with its former name."""
-    from dippm.model.relax.tensorflow.paths import numbered
+    from dippm.model.relax.tensorflow.paths import numbered_name
 
     layers = [model, *(layer for layer in model._flatten_layers() if layer is not model)]
     names = [layer.name for layer in layers]
     for position, layer in enumerate(layers):
-        layer.name = numbered(position)
+        layer.name = numbered_name(position)
     return list(zip(layers, names, strict=True))
 
 

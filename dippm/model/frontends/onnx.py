@@ -18,7 +18,7 @@ from dippm.errors import (
     ModelNotFoundError,
 )
 from dippm.model.frontends.frontend import MARKER_BATCHES, InputSpec, check_kinds
-from dippm.model.relax.onnx.wire import looks_like_onnx, mapped, read_without_weights
+from dippm.model.relax.onnx.wire import looks_like_onnx, map_file, read_without_weights
 from dippm.model.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NAME = "onnx"
 def accepts(path: Path) -> bool:
     """Return whether a file is an ONNX model, even if truncated or without its external data."""
     try:
-        return looks_like_onnx(mapped(Path(path)))
+        return looks_like_onnx(map_file(Path(path)))
     except (OSError, ValueError):
         return False
 
@@ -89,7 +89,7 @@ def load_bytes(
     _require_onnx()
     from dippm.model.relax.onnx.at_marker import trace_at_marker
     from dippm.model.relax.onnx.declared import declared_inputs
-    from dippm.model.relax.onnx.inputs import Binding, requested
+    from dippm.model.relax.onnx.inputs import Binding, match_request
     from dippm.model.relax.without_torch import import_tvm
 
     with _well_formed(name):
@@ -97,7 +97,7 @@ def load_bytes(
         declared = declared_inputs(model.graph)
         inputs = inputs.in_order([one.name for one in declared])
         check_kinds(inputs, {d.name: _stated(d.element_type) for d in declared})
-        asked = requested(declared, inputs.shapes, inputs.batch_axes, inputs.values)
+        asked = match_request(declared, inputs.shapes, inputs.batch_axes, inputs.values)
         traced = trace_at_marker(model, Binding(declared, asked), MARKER_BATCHES)
     import_tvm()
     from dippm.model.relax.onnx.importer import import_trace

@@ -1,14 +1,13 @@
-"""The only place that knows TVM: a framework's program → Relax → plain data.
+"""The only package that imports TVM: a framework's program → Relax → plain data.
 
-A model passes through Relax on every route, and what Relax gives is honestly less than that
-sounds:
+A model passes through Relax on every route. Relax contributes:
 
 - **one spelling** for about sixty operators (convolutions, products, norms, element-wise
   arithmetic, shape changes), whichever framework wrote them, and
-- **a second opinion on shapes**: Relax infers the type of each call that it knows on its own.
+- **a check of shapes**: Relax infers the type of each call that it knows independently.
 
-The rest is ours. What Relax lacks, or would break into pieces (recurrent layers, clips, resizes,
-norms of ONNX), crosses it as one packed call with the exporter's shapes (`opaque`).
+The rest is ours. Operators that Relax lacks or would decompose (recurrent layers, clips, resizes,
+norms of ONNX) cross it as one packed call with the exporter's shapes (`opaque`).
 
 ========== =================================== =================================================
 route      TVM contributes                     we do
@@ -20,6 +19,6 @@ tensorflow spelling of operators               flattening, loops, translation; T
                                                infers the shapes
 ========== =================================== =================================================
 
-Paddle files come as ONNX, Keras files as exported torch programs. `walk` reads a Relax function
-into a `RawGraph`, which is all that other packages see; `without_torch` loads TVM alone.
+Paddle files arrive as ONNX, Keras files as TensorFlow graphs. `walk` reads a Relax function into a
+`RawGraph`, the only type that other packages see; `without_torch` imports TVM without torch.
 """

@@ -1,8 +1,8 @@
-"""Operators that TVM has no converter for, or would break apart, cross Relax as one packed call.
+"""Opaque calls: operators that TVM lacks or would decompose cross Relax as one packed call.
 
-The symbol of the call holds the operator's name and its attributes:
+The symbol of the call contains the operator's name and attributes:
 ``dippm.aten.hardswish{"inplace":1}``. Output types come from the exporter's own shape
-propagation, so nothing is lost and nothing is dropped in silence.
+propagation, so no operator is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dippm.model.relax.raw_graph import Attribute
 PREFIX = "dippm."
 
 COMPLEX = {"complex32": "float16x2", "complex64": "float32x2", "complex128": "float64x2"}
-"""How complex numbers, which TVM lacks, cross Relax: as vectors of two."""
+"""Relax types of complex numbers, which TVM lacks: vectors of two."""
 
 
 def opaque_call(
@@ -27,13 +27,13 @@ def opaque_call(
     out_types: Sequence[tuple[Sequence[int], str]],
     attributes: Mapping[str, Attribute] | None = None,
 ) -> tvm.ir.Call:
-    """Return a packed call that stands for one operator.
+    """Return the packed call for one operator.
 
     Args:
-        name: dialect and operator, for instance "onnx.LSTM".
+        name: dialect and operator, such as "onnx.LSTM".
         inputs: tensor arguments.
         out_types: (shape, dtype) of each output.
-        attributes: what the cost of the operator depends on beyond its shapes.
+        attributes: attributes that its cost depends on in addition to shapes.
     """
     symbol = PREFIX + name + (json.dumps(attributes, sort_keys=True) if attributes else "")
     types = [relax.TensorType(tuple(shape), dtype) for shape, dtype in out_types]
@@ -41,7 +41,7 @@ def opaque_call(
 
 
 def read_symbol(symbol: str) -> tuple[str, dict[str, Attribute]] | None:
-    """Split the symbol of a packed call into name and attributes; None if it is not ours."""
+    """Return name and attributes from the symbol of a packed call; None if it is not ours."""
     if not symbol.startswith(PREFIX):
         return None
     name, brace, rest = symbol[len(PREFIX) :].partition("{")

@@ -1,4 +1,4 @@
-"""Raw graphs as files: gzipped JSON, read back within bounds."""
+"""Raw graphs as files: gzipped JSON, read with a size limit."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import gzip
 import zlib
 
 MAX_TEXT_BYTES = 1 << 29
-"""A graph of a million operators takes about 2²⁸ bytes of JSON; more is a bomb, not a model."""
+"""Size limit: a graph of a million operators takes about 2²⁸ bytes; more is a gzip bomb."""
 
 
 def pack(text: str) -> bytes:
-    """Return text as a gzip file."""
+    """Return text as the bytes of a gzip file."""
     return gzip.compress(text.encode(), compresslevel=1)
 
 
 def unpack(data: bytes) -> bytes:
-    """Return what `pack` was given.
+    """Return the text of a gzip file, as bytes.
 
     Raises:
-        ValueError: if the data is damaged, or would become larger than `MAX_TEXT_BYTES`.
+        ValueError: if the data is damaged, or the text exceeds `MAX_TEXT_BYTES`.
     """
     stream = zlib.decompressobj(wbits=31)
     try:

@@ -1,8 +1,7 @@
 """`RawGraph`: a Relax function as plain data, before any canonical rule.
 
-It crosses the border of the conversion worker and is what the conversion cache stores, so it is
-JSON and nothing else. It keeps operators as the exporter spelled them; `dippm.model.graph` makes
-frameworks agree.
+It leaves the conversion worker and is stored in the conversion cache, so it consists of JSON types
+only. Operators keep the exporter's spelling; `dippm.model.graph` unifies frameworks.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Any, Literal, cast, get_args
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
 InputValue = int | float | tuple["InputValue", ...]
-"""What an input holds where its sizes are not enough: a number, or numbers nested as its
-dimensions are."""
+"""Contents of an input whose sizes do not suffice: a number, or numbers nested like its
+dimensions."""
 
 ValueKind = Literal["input", "parameter", "constant", "operator"]
 
@@ -23,9 +22,11 @@ RAW_GRAPH_VERSION = "3"
 IN_PLACE = "in_place"
 """Attribute of an operator that writes its result into its first argument."""
 
-HELD_UNTIL = "held_until"
-"""Attribute of an operator whose result the model's own code holds: position of the last operator
-during which it does. Missing if the file does not tell."""
+HELD_UNTIL = (
+    "held_until"
+    """Attribute of an operator: position of the last operator during which
+the model's own code refers to its result. Missing if the file does not say."""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ class RawValue:
 
     Attributes:
         shape: static sizes; () for a scalar.
-        dtype: for instance "float32", "int64", "bool".
-        kind: where the value comes from.
-        name: the exporter's name, empty for operator results.
-        scalar: the number itself if this is a constant with one element, else None.
+        dtype: element type, such as "float32", "int64", "bool".
+        kind: origin of the value.
+        name: the exporter's name, "" for operator results.
+        scalar: value of a constant with one element, else None.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +50,7 @@ class RawValue:
 
 @dataclass(frozen=True, slots=True)
 class RawOperator:
-    """One call.
+    """One operator call.
 
     Attributes:
         name: Relax name without the "relax." prefix ("nn.conv2d"), or, for operators carried
@@ -57,8 +58,8 @@ class RawOperator:
         inputs: positions in `RawGraph.values`, in argument order, tuples flattened.
         outputs: positions in `RawGraph.values`.
         attributes: call attributes; shape and scalar arguments appear as "arg<i>".
-        path: of the module or layer that it belongs to, as the framework spells it
-            ("layer1.0.conv2"); empty if the file does not tell.
+        path: path of its module or layer in the framework's spelling ("layer1.0.conv2"); "" if the
+            file does not say.
     """
 
     name: str
@@ -74,16 +75,16 @@ class RawGraph:
 
     Attributes:
         values: all tensors.
-        operators: calls, producers before consumers.
+        operators: the operator calls, producers before consumers.
         inputs: positions of the user inputs in `values`.
         outputs: positions of the results in `values`.
-        batch: the batch size that the conversion was made with.
-        batch_is_symbolic: true if `batch` is a marker (see `InputSpec`), so that every size that
-            it divides scales with the batch; false if the file fixes the batch.
-        notes: what a user should know about the conversion ("the loop over the batch was unrolled
-            at 4"); they become warnings of every prediction.
-        called: paths of the modules that are called, unlike those that only hold others: a caller
-            keeps what it gives to a call. Empty if the file does not tell.
+        batch: batch size of the conversion.
+        batch_is_symbolic: whether `batch` is a marker (see `InputSpec`), so that every size that it
+            divides scales with the batch; false if the file fixes the batch.
+        notes: remarks on the conversion for the user ("the loop over the batch was unrolled at 4"),
+            which become warnings of every prediction.
+        called: paths of the modules that are called, as opposed to mere containers: a caller refers
+            to the arguments of a call. Empty if the file does not say.
     """
 
     values: tuple[RawValue, ...]
@@ -97,7 +98,7 @@ class RawGraph:
 
     @property
     def runs_unread(self) -> bool:
-        """Whether operators whose result nobody reads are run: eager PyTorch prunes nothing."""
+        """Whether operators with unread results run: eager PyTorch prunes nothing."""
         return bool(self.called)
 
     def to_json(self) -> str:
@@ -120,13 +121,13 @@ class RawGraph:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RawGraph:
-        """Read what `to_json` wrote.
+        """Return the graph from the result of `to_json`.
 
-        Nothing of the text is believed: it comes from another process, or from a file.
+        The text is not trusted: it comes from another process, or from a file.
 
         Raises:
-            ValueError: if the text is not a raw graph of this version, or one that holds together:
-                sizes of at least 0, positions that exist, operators after what they read.
+            ValueError: if the text is not a raw graph of this version, or inconsistent: negative
+                sizes, missing positions, operators before their arguments.
         """
         try:
             document = json.loads(text)
@@ -172,7 +173,7 @@ def _operator(name: Any, inputs: Any, outputs: Any, attributes: Any, path: Any) 
 
 
 def _positions(numbers: Any) -> tuple[int, ...]:
-    """Return sizes or positions; Python's True and 1.0 are none."""
+    """Return sizes or positions; refuse True and 1.0."""
     if type(numbers) is not list or not all(type(n) is int and 0 <= n < _INT64 for n in numbers):
         raise ValueError(f"not a list of sizes or positions: {str(numbers)[:80]}")
     return tuple(numbers)

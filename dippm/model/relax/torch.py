@@ -1,9 +1,9 @@
-"""Exported PyTorch program → Relax, without reading a parameter and without decomposition.
+"""Exported PyTorch program → Relax, without reading parameters and without decomposition.
 
-Operators that TVM's importer lacks, that it breaks apart, or that make it fail are carried as
-opaque calls (see `opaque`), with the shapes that `torch.export` itself propagated. That makes
-decomposition unnecessary, which is both where most of the time went and where one model got two
-graphs. The overridden hooks are private to TVM: hence its pinned version.
+Operators that TVM's importer lacks, decomposes or fails on are carried as opaque calls (see
+`opaque`), with the shapes that `torch.export` propagated. So no decomposition is needed, which
+would take most of the time and could give two graphs of one model. The overridden hooks are private
+to TVM, hence its pinned version.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ BROKEN_APART_BY_TVM = frozenset(
 )
 
 COPIES = frozenset("clone contiguous copy copy_".split())
-"""Operators that TVM forgets, since they compute nothing: eager mode copies memory for them."""
+"""Operators that TVM drops because they compute nothing, but that copy memory in eager mode."""
 
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 
 class TorchBuilder(PathBuilder):
-    """A block builder whose products have the type of their arguments, as PyTorch's have.
+    """A block builder that gives products the type of their arguments, as PyTorch does.
 
-    TVM's converters ask for float32 whatever the arguments are.
+    TVM's converters always request float32.
     """
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
@@ -56,10 +56,10 @@ class TorchBuilder(PathBuilder):
         return super().emit(_with_own_dtype(expr), name_hint)
 
     def emit_all_or_none(self, convert: Converter, node: Node) -> Any:
-        """Return what a converter makes of a node; nothing stays of it if it raises.
+        """Return a converter's result for a node; emit nothing if the converter raises.
 
-        A converter that fails halfway has emitted its first operators already: its matrix product,
-        but not the bias. They would be counted beside the operator that is carried instead.
+        A converter that fails halfway has already emitted its first operators, such as a product
+        without its bias. They would be counted in addition to the opaque call.
         """
         self._begin_dataflow_block()
         result, failed = None, True
@@ -73,7 +73,7 @@ class TorchBuilder(PathBuilder):
 
 
 def _with_own_dtype(expr: relax.Expr) -> relax.Expr:
-    """Return a call, and the calls within it, with products in the type of their arguments."""
+    """Return a call with its products, nested ones included, in the type of their arguments."""
     if not isinstance(expr, tvm.ir.Call):
         return expr
     arguments = [_with_own_dtype(argument) for argument in expr.args]
@@ -89,7 +89,7 @@ def _with_own_dtype(expr: relax.Expr) -> relax.Expr:
 
 
 def _dtype_of(expr: relax.Expr) -> str:
-    """Return the type of an expression, of a call that is not bound yet that of its arguments."""
+    """Return the type of an expression; for an unbound call that of its arguments."""
     if isinstance(expr.ty, relax.TensorType):
         return str(expr.ty.dtype)
     arguments = expr.args if isinstance(expr, tvm.ir.Call) else ()
@@ -97,7 +97,7 @@ def _dtype_of(expr: relax.Expr) -> str:
 
 
 class ShapeOnlyImporter(ExportedProgramImporter):
-    """Import an exported program without reading parameter data."""
+    """Imports an exported program without reading parameter data."""
 
     def import_program(self, program: torch.export.ExportedProgram) -> tvm.IRModule:
         """Return the Relax module; parameters stay inputs of its function "main"."""
@@ -112,7 +112,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
 
     @property
     def block_builder(self) -> TorchBuilder:
-        """What TVM's importer emits to; it makes a builder of its own for each program."""
+        """Block builder of TVM's importer, which creates a new one for each program."""
         return self._builder
 
     @block_builder.setter
@@ -136,7 +136,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         return ExportedProgramImporter._convert_pytorch_tensor_to_tvm(tensor)
 
     def _linspace(self, node: Node) -> Any:
-        node.args = (*node.args[:3], node.meta["val"].dtype)  # TVM looks for the type here alone
+        node.args = (*node.args[:3], node.meta["val"].dtype)  # TVM looks for the type only here
         return super()._linspace(node)
 
     def _carry_what_tvm_cannot(self, program: torch.export.ExportedProgram) -> None:
@@ -148,7 +148,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
                     self.convert_map[name] = self._safe(known.get(name))
 
     def _safe(self, stock: Converter | None) -> Converter:
-        """Wrap a converter: carry on failure, and make in-place updates visible to later uses."""
+        """Return a converter that falls back to an opaque call, and updates in-place results."""
 
         def convert(node: Node) -> Any:
             operator = _operator(node).partition(".")[0]
@@ -205,13 +205,13 @@ class ShapeOnlyImporter(ExportedProgramImporter):
 
 
 def _is_on_complex(node: Node) -> bool:
-    """Tell whether an operator reads or makes complex numbers, whose types TVM gets wrong."""
+    """Return whether an operator has complex arguments or results, whose types TVM gets wrong."""
     values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
     return any(isinstance(v, torch.Tensor) and v.is_complex() for v in _flat(values))
 
 
 def _starts_before(node: Node) -> bool:
-    """Tell a slice that starts before its axis, ``x[-9:]`` of eight, which TVM does not clamp."""
+    """Return whether a slice starts before its axis, ``x[-9:]`` of eight: TVM does not clamp it."""
     if _operator(node).partition(".")[0] != "slice" or not isinstance(node.args[0], Node):
         return False
     source = node.args[0].meta.get("val")
@@ -223,10 +223,10 @@ def _starts_before(node: Node) -> bool:
 
 
 def _static(tensor: torch.Tensor, name: str) -> tuple[int, ...]:
-    """Return a shape in numbers.
+    """Return a static shape.
 
     Raises:
-        ConversionError: if it depends on the data.
+        ConversionError: if it depends on data.
     """
     if not all(isinstance(size, int) for size in tensor.shape):
         raise ConversionError(
@@ -237,10 +237,10 @@ def _static(tensor: torch.Tensor, name: str) -> tuple[int, ...]:
 
 
 def _drop_unnamed_constants(program: torch.export.ExportedProgram) -> None:
-    """Forget constants that no input is named for, in place: TVM would bind them to another input.
+    """Drop constants without a named input, in place: TVM would bind them to another input.
 
-    `torch.export` keeps tensors that a module makes for itself, such as the strides and anchors
-    of a detector, though the graph does not read them.
+    `torch.export` keeps tensors that a module creates, such as the strides and anchors of a
+    detector, although the graph does not read them.
     """
     named = {spec.target for spec in program.graph_signature.input_specs}
     for name in [name for name in program.constants if name not in named]:
@@ -248,7 +248,7 @@ def _drop_unnamed_constants(program: torch.export.ExportedProgram) -> None:
 
 
 def _keep_weights_as_inputs(program: torch.export.ExportedProgram) -> None:
-    """Turn lifted weights (of scripted modules, of plain attributes) into parameters, in place."""
+    """Turn lifted weights (from scripted modules or plain attributes) into parameters, in place."""
     kinds = torch.export.graph_signature.InputKind
     for spec in program.graph_signature.input_specs:
         value = program.constants.get(spec.target) if spec.target else None
@@ -300,7 +300,7 @@ def _flat_nodes(node: Node) -> list[Node]:
 
 
 def _recurrent_sizes(node: Node) -> dict[str, Attribute]:
-    """Return sizes of a recurrent layer that its scalar arguments leave out."""
+    """Return the sizes of a recurrent layer that its scalar arguments do not contain."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or schema.name.partition("::")[2] not in RECURRENT:
         return {}
@@ -311,7 +311,7 @@ def _recurrent_sizes(node: Node) -> dict[str, Attribute]:
     if not states or not isinstance(sequence, Node):
         return {}
     return {
-        "hidden_size": int(states[-1].shape[-1]),  # of the cell: an LSTM may project its output
+        "hidden_size": int(states[-1].shape[-1]),  # of the cell: an LSTM may project
         "output_size": int(states[0].shape[-1]),
         "input_size": int(sequence.meta["val"].shape[-1]),
     }

@@ -1,4 +1,4 @@
-"""Programs whose data flow is explicit, although they update memory in place. Needs no TVM."""
+"""Explicit data flow for programs that update memory in place. Needs no TVM."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from torch.fx.node import _side_effectful_functions
 from dippm.model.relax.torch_tracing import without_source
 
 _MAPPED = ("_add_batch_dim", "_remove_batch_dim")
-"""Marks of `torch.vmap` in a program: an axis is taken for the slices, and comes back."""
+"""Operators by which `torch.vmap` removes the mapped axis and restores it."""
 
 
 def with_data_flow(program: ExportedProgram) -> ExportedProgram:
-    """Return the program in functional operators if in-place updates hide its data flow.
+    """Return the program with functional operators if in-place updates hide its data flow.
 
-    Nothing is decomposed. Operators of other libraries are run on tensors without data, so their
-    code must be at hand.
+    Nothing is decomposed. Operators of other libraries run on tensors without data, so their code
+    must be available.
     """
     return _run_again(program) if mutates_shared_memory(program.graph) else program
 
 
 def with_whole_batches(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with what `torch.vmap` runs written out for all slices at once.
+    """Return the program with the body of `torch.vmap` applied to all slices at once.
 
-    An export keeps the operators on one slice, between marks where the mapped axis goes and comes
-    back. Maps of indices that no input has a part in (the masks of transformers) stay as they are:
-    nothing in them costs.
+    An export keeps operators on one slice, between the operators that remove and restore the
+    mapped axis. Maps over indices that do not depend on inputs (masks of transformers) stay as
+    they are, because they cost nothing.
     """
     return _run_again(program) if _maps_data(program.graph) else program
 
 
 def _maps_data(graph: torch.fx.Graph) -> bool:
-    """Return whether what is mapped are numbers, or indices made of what the program is given."""
+    """Return whether the mapped tensors are real numbers, or indices computed from inputs."""
     given: set[Node] = set()
     for node in graph.nodes:
         sources = node.all_input_nodes
@@ -62,7 +62,7 @@ def _run_again(program: ExportedProgram) -> ExportedProgram:
 
 
 def _drop_dropout(graph: torch.fx.Graph) -> None:
-    """Forget dropout at inference, in place: functional operators make a copy of it."""
+    """Drop dropout at inference, in place: functional operators would copy for it."""
     for node in list(graph.nodes):
         named = getattr(node.target, "__name__", "").partition(".")[0]
         source = node.args[0] if node.args else None
@@ -75,7 +75,7 @@ def _drop_dropout(graph: torch.fx.Graph) -> None:
 
 @contextmanager
 def _keeping_unread(graph: torch.fx.Graph) -> Iterator[None]:
-    """Keep operators on tensors whose result nobody reads, as eager mode does."""
+    """Keep tensor operators with unread results, as eager mode does."""
     operators = {node.target for node in graph.nodes if _makes_tensors(node.target)}
     added = operators - _side_effectful_functions
     _side_effectful_functions.update(added)
@@ -86,17 +86,17 @@ def _keeping_unread(graph: torch.fx.Graph) -> Iterator[None]:
 
 
 def _makes_tensors(target: object) -> bool:
-    """Tell operators on tensors from sizes, which conversions of scripts leave unread."""
+    """Return whether an operator returns tensors rather than sizes, which scripts leave unread."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     return any("Tensor" in str(result.type) for result in target._schema.returns)
 
 
 def mutates_shared_memory(graph: torch.fx.Graph) -> bool:
-    """Return whether an in-place update is read later through another view of the same memory.
+    """Return whether an in-place update is later read through another view of its memory.
 
-    ``y[:, :2] = x`` updates a slice and is read through `y`: only functional operators show that.
-    Updates that are read through the updated value itself (``relu_``) are followed as they are.
+    ``y[:, :2] = x`` updates a slice and is read through `y`, which only functional operators
+    express. Updates that are read through the updated value (``relu_``) need no change.
     """
     order = {node: i for i, node in enumerate(graph.nodes)}
     memory: dict[Node, Node] = {}
@@ -114,7 +114,7 @@ def mutates_shared_memory(graph: torch.fx.Graph) -> bool:
 
 
 def _aliased(node: Node) -> tuple[Node | None, Node | None]:
-    """Return the argument whose memory the result shares, and the argument that is written to."""
+    """Return the argument that shares memory with the result, and the argument written to."""
     if node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
         source = node.args[0]
         return (source if isinstance(source, Node) else None), None

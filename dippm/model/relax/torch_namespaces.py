@@ -1,4 +1,4 @@
-"""Which operators torch itself brings; what others mean by a name is theirs alone."""
+"""Operator namespaces of torch, as opposed to those of other libraries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 OWN = frozenset(
     {"aten", "dippm", "higher_order", "inductor", "prim", "prims", "quantized", "torchvision"}
 )
-"""Namespaces whose names say what an operator computes; "dippm" holds our stand-ins."""
+"""Namespaces with operators of known meaning; "dippm" contains our own."""
 
 
 def is_foreign(target: object) -> bool:

@@ -1,4 +1,4 @@
-"""Settings under which PyTorch traces a program that nobody will run or read. Needs no TVM."""
+"""Settings for tracing programs that are neither run nor read. Needs no TVM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 @contextmanager
 def without_source() -> Iterator[None]:
-    """Neither keep the line of each operator nor write source for graphs that are not run."""
+    """Do not record source lines of operators, or generate code for graphs, in the block."""
     before = torch.fx.config.do_not_emit_stack_traces
     torch.fx.config.do_not_emit_stack_traces = True
     try:

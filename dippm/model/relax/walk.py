@@ -30,7 +30,7 @@ def walk(module: tvm.IRModule, batch: int, batch_is_symbolic: bool = True) -> Ra
 
     Args:
         module: a module whose first `num_input` arguments are user inputs, the rest parameters.
-        batch: the batch size it was converted with.
+        batch: batch size of the conversion.
         batch_is_symbolic: whether `batch` is a marker; see `RawGraph`.
 
     Raises:
@@ -77,7 +77,7 @@ class _Walk:
     def _new(
         self, ty: Any, kind: ValueKind, name: str = "", scalar: float | None = None
     ) -> tuple[int, ...]:
-        """Add one value for each tensor in a type; return their positions."""
+        """Append one value for each tensor in a type; return their positions."""
         if isinstance(ty, tvm.ir.TupleType):
             return tuple(p for field in ty.fields for p in self._new(field, kind, name))
         if not isinstance(ty, relax.TensorType):
@@ -87,7 +87,7 @@ class _Walk:
         return (len(self.values) - 1,)
 
     def _read(self, expression: Any) -> tuple[int, ...]:
-        """Return the positions of the tensors that an argument stands for."""
+        """Return the positions of the tensors in an argument."""
         if isinstance(expression, relax.Tuple):
             return tuple(p for field in expression.fields for p in self._read(field))
         if isinstance(expression, relax.TupleGetItem):
@@ -171,7 +171,7 @@ def _attributes(attributes: Any) -> dict[str, Attribute]:
 
 
 def _plain(value: Any) -> Attribute | None:
-    """Return an attribute as a number, text or tuple of integers; None if it is something else."""
+    """Return an attribute as a number, text or tuple of numbers; None for other types."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int | float | str):

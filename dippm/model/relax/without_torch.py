@@ -1,4 +1,4 @@
-"""TVM without PyTorch, for conversions that need no PyTorch.
+"""Import of TVM without PyTorch, for conversions that need no PyTorch.
 
 `import tvm` imports torch if it can, which costs a second or more and 200 MB.
 """
@@ -10,10 +10,10 @@ import sys
 
 
 def import_tvm() -> None:
-    """Import TVM; if neither it nor torch is there yet, without letting it import torch.
+    """Import TVM, and prevent it from importing torch if that is not imported yet.
 
-    TVM works without torch. What it loses is the direct exchange of tensors between the two,
-    which no conversion uses; torch itself can still be imported later.
+    TVM works without torch, except for the direct exchange of tensors between the two, which no
+    conversion uses. Torch itself can still be imported later.
     """
     if "tvm" in sys.modules or "torch" in sys.modules:
         importlib.import_module("tvm")

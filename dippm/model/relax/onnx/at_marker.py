@@ -1,8 +1,7 @@
-"""A trace at a batch that stands for any batch, or at the file's own where nothing else holds.
+"""A trace at a marker batch, which stands for any batch, or else at the file's own batch.
 
-A file that fixes its batch is given the marker all the same; only if its inner sizes do not allow
-that does the graph stay at the file's own batch, with a note that says which operator is in the
-way.
+A file with a fixed batch is tried with the marker all the same. Only if its inner sizes do not
+allow that does the graph keep the file's batch, with a note that names the operator responsible.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from dippm.model.relax.onnx.values import BatchIsTimeError, ShapeMismatchError, 
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TraceAtBatch:
     """A trace and its batch.
 
     Attributes:
-        trace: with notes.
-        batch: in its shapes.
-        is_symbolic: whether that is a marker.
+        trace: the trace, with notes.
+        batch: batch size of its shapes.
+        is_symbolic: whether the batch is a marker.
     """
 
     trace: Trace
@@ -34,16 +33,18 @@ class Traced:
     is_symbolic: bool
 
 
-def trace_at_marker(model: onnx.ModelProto, binding: Binding, candidates: Sequence[int]) -> Traced:
-    """Return the trace of a model at a marker batch, else at the batch that the file fixes.
+def trace_at_marker(
+    model: onnx.ModelProto, binding: Binding, candidates: Sequence[int]
+) -> TraceAtBatch:
+    """Return the trace of a model at a marker batch, else at the fixed batch of the file.
 
     Args:
-        model: see `trace`.
-        binding: of its inputs.
+        model: model as `trace` takes it.
+        binding: binding of its inputs.
         candidates: marker batches, see `frontend.MARKER_BATCHES`.
 
     Raises:
-        InputShapeError: if the sizes do not fit the model, or the batch cannot be found.
+        InputShapeError: if the sizes do not fit the model, or its batch is unknown.
         ConversionError: if an operator's result has no static shape.
     """
     if not binding.has_batch:
@@ -74,7 +75,7 @@ def trace_at_marker(model: onnx.ModelProto, binding: Binding, candidates: Sequen
         return _as_it_is(model, binding, binding.fixed_batch, error)
 
 
-def _any_batch(model: onnx.ModelProto, binding: Binding, marker: int) -> Traced:
+def _any_batch(model: onnx.ModelProto, binding: Binding, marker: int) -> TraceAtBatch:
     rebatch = None
     if binding.fixed_batch is not None:
         reference = _trace(model, binding, binding.fixed_batch, 0)
@@ -87,12 +88,12 @@ def _any_batch(model: onnx.ModelProto, binding: Binding, marker: int) -> Traced:
             "converted as if exported with a dynamic batch"
         )
         traced = replace(traced, notes=(*traced.notes, note))
-    return Traced(traced, marker, True)
+    return TraceAtBatch(traced, marker, True)
 
 
 def _as_it_is(
     model: onnx.ModelProto, binding: Binding, batch: int, why: Exception | None
-) -> Traced:
+) -> TraceAtBatch:
     try:
         traced = _trace(model, binding, batch, 0)
     except ShapeMismatchError as error:
@@ -104,7 +105,7 @@ def _as_it_is(
     notes = list(traced.notes)
     if why is not None and isinstance(why, ShapeMismatchError):
         notes.append(f"the graph holds for batch {batch} only: {why}")
-    return Traced(replace(traced, notes=tuple(notes)), batch, False)
+    return TraceAtBatch(replace(traced, notes=tuple(notes)), batch, False)
 
 
 def _trace(

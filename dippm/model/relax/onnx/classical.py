@@ -1,9 +1,9 @@
-"""Operators of ai.onnx.ml, as scikit-learn's converters write them, as standard ones.
+"""Operators of ai.onnx.ml, as written by scikit-learn's converters → standard operators.
 
-What stands around a network (scaling before it, labels behind it) is a few element-wise operators;
-linear models are a product. Forests and support vectors are no networks: nothing of the kind was
-measured, and they are refused by name. To add one: a function that applies standard operators, and
-a line in `TRACERS`. Labels that are text are traced as their numbers.
+The steps around a network (scaling before it, labels after it) are a few element-wise operators;
+linear models are a product. Forests and support vector machines are not networks: no measurements
+exist, and they are refused by name. To add one: a function that applies standard operators, and a
+line in `TRACERS`. Text labels are traced as numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnx import TensorProto
 from dippm.model.relax.onnx.fold import NUMPY_TYPES
 from dippm.model.relax.onnx.fused import Fused
 from dippm.model.relax.onnx.tracing import Tracing
-from dippm.model.relax.onnx.values import Tensor, UnsupportedError, malformed, where
+from dippm.model.relax.onnx.values import Tensor, UnsupportedError, malformed_error, message_start
 
 DOMAIN = "ai.onnx.ml"
 FOREST = "a forest of decision trees"
@@ -43,7 +43,7 @@ def _numbers(fused: Fused, name: str) -> list[Any]:
 
 
 def _weight(fused: Fused, name: str, *shape: int) -> Tensor:
-    """Return numbers that the node holds as an attribute, as a stored tensor."""
+    """Return numbers in an attribute of the node as a stored tensor."""
     label = f"{fused.node.name or fused.node.output[0]}/{name}"
     return Tensor(label, shape, TensorProto.FLOAT, is_learned=True, is_parameter=True)
 
@@ -61,7 +61,7 @@ def _constant(data: Any, element_type: int) -> Tensor:
 
 
 def _scaler(fused: Fused) -> None:
-    """(x - offset) * scale, of one number or one for each feature."""
+    """(x - offset) * scale, with one number or one per feature."""
     data = _as_floats(fused)
     for operator, name in (("Sub", "offset"), ("Mul", "scale")):
         count = len(_numbers(fused, name))
@@ -110,10 +110,10 @@ def _binarizer(fused: Fused) -> None:
 
 
 def _extractor(fused: Fused) -> None:
-    """ArrayFeatureExtractor: columns by number; of a table in one row, the labels of rows."""
+    """ArrayFeatureExtractor: columns by number; in a one-row table, the labels of rows."""
     data, places = fused.need(0), fused.need(1)
     if not data.shape:
-        raise malformed(where(fused.node) + "it takes columns of a number")
+        raise malformed_error(message_start(fused.node) + "it takes columns of a number")
     if data.element_type == TensorProto.STRING:
         data = Tensor(data.name, data.shape, TensorProto.INT64, is_learned=True, is_parameter=True)
     count = int(np.prod(places.shape))
@@ -140,7 +140,7 @@ def _one_hot(fused: Fused) -> None:
 
 
 def _label_encoder(fused: Fused) -> None:
-    """A table from numbers to numbers."""
+    """LabelEncoder: a lookup from numbers to numbers."""
     data = fused.need(0)
     floats = _numbers(fused, "values_floats") or _numbers(fused, "keys_floats")
     count = max(len(_numbers(fused, f"keys_{kind}")) for kind in ("int64s", "floats", "strings"))
@@ -154,12 +154,14 @@ def _label_encoder(fused: Fused) -> None:
 def _regressor(fused: Fused) -> None:
     targets = fused.integer("targets", 1)
     if targets * fused.need(0).shape[-1] != len(_numbers(fused, "coefficients")):
-        raise malformed(where(fused.node) + f"{targets:,} targets do not fit its coefficients")
+        raise malformed_error(
+            message_start(fused.node) + f"{targets:,} targets do not fit its coefficients"
+        )
     fused.write(_linear(fused, targets))
 
 
 def _linear(fused: Fused, outputs: int) -> Tensor:
-    """Return features times coefficients, with the intercepts."""
+    """Return features times coefficients, plus intercepts."""
     data = _as_floats(fused)
     if len(data.shape) == 1:
         data = fused.reshape(data, 1, *data.shape)
@@ -169,7 +171,7 @@ def _linear(fused: Fused, outputs: int) -> Tensor:
 
 
 def _classifier(fused: Fused) -> None:
-    """Scores of the classes, and the best of them; two classes may share one score."""
+    """Scores of the classes and the best class; two classes may share one score."""
     labels = _numbers(fused, "classlabels_ints") or _numbers(fused, "classlabels_strings")
     width = fused.need(0).shape[-1]
     rows = max(len(_numbers(fused, "coefficients")) // max(width, 1), 1)
@@ -184,7 +186,7 @@ def _classifier(fused: Fused) -> None:
 
 
 def _zip_map(fused: Fused) -> None:
-    """Rows as dictionaries: their numbers are those of the tensor."""
+    """ZipMap: rows as dictionaries, with the numbers of the tensor."""
     fused.write(fused.need(0))
 
 
@@ -201,14 +203,14 @@ TRACERS: dict[str, Callable[[Fused], None]] = {
     "LinearClassifier": _classifier,
     "ZipMap": _zip_map,
 }
-"""By operator name."""
+"""Function by operator name."""
 
 
 def write_classical(tracer: Tracing, node: onnx.NodeProto, attributes: Mapping[str, Any]) -> bool:
-    """Trace an operator of ai.onnx.ml as standard ones; return whether it is one that is known.
+    """Trace an operator of ai.onnx.ml as standard ones; return whether it is known.
 
     Raises:
-        UnsupportedError: if it is no network at all.
+        UnsupportedError: if it is not part of a network.
     """
     if node.domain != DOMAIN:
         return False

@@ -1,7 +1,8 @@
-"""Operators that ONNX Runtime's optimizer writes (domain com.microsoft), as standard ones.
+"""Operators of ONNX Runtime's optimizer (domain com.microsoft) → standard operators.
 
-It fuses what other exporters write apart: the pieces are written apart again, so that a model's
-graph does not depend on who saved it. To add one: a function from the node to standard nodes.
+The optimizer fuses operators that other exporters write separately. They are separated again, so
+that a model's graph does not depend on its exporter. To add one: a function from the node to
+standard nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SPLIT_COUNTS_FROM = 18
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a rewrite knows beside its node: the opset, and the operator behind each value."""
+    """Context of a rewrite in addition to its node: the opset, and the producer of each value."""
 
     opset: int
     operators: Mapping[str, str]
@@ -37,7 +38,7 @@ Rewrite = Callable[[NodeProto, Surroundings], list[NodeProto]]
 
 
 def write_standard(model: ModelProto) -> None:
-    """Replace contributed operators by standard ones, in place; unknown ones stay."""
+    """Replace contributed operators by standard ones, in place; unknown ones remain."""
     graph = model.graph
     if not any(node.domain == DOMAIN or node.op_type in _ANYWHERE for node in graph.node):
         return
@@ -81,14 +82,14 @@ def _gelu(node: NodeProto, around: Surroundings) -> list[NodeProto]:
 
 
 def _skip_norm(node: NodeProto, around: Surroundings) -> list[NodeProto]:
-    """Residual add, then a norm; the sum may be a result too."""
+    """A residual add, then a norm; the sum may be a result too."""
     is_rms = node.op_type == "SkipSimplifiedLayerNormalization"
     bias = _input(node, 3 if is_rms else 4)
     total = _output(node, 3) or f"{_output(node, 0)}/sum"
     nodes = []
     left, right = _input(node, 0), _input(node, 1)
     if bias:
-        if "MatMul" in around.operators.get(right, ""):  # the bias is that of the product
+        if "MatMul" in around.operators.get(right, ""):  # the bias belongs to the product
             left, right = right, left
         nodes.append(_add(left, bias, f"{_output(node, 0)}/biased", node))
         left = f"{_output(node, 0)}/biased"
@@ -118,7 +119,7 @@ def _rms_norm(node: NodeProto, around: Surroundings) -> list[NodeProto]:
 
 
 def _fused(operator: str, residual: int | None) -> Rewrite:
-    """Return the rewrite of an operator with an activation, perhaps with an add before it."""
+    """Return the rewrite of an operator with an activation, and optionally an add before it."""
 
     def rewrite(node: NodeProto, around: Surroundings) -> list[NodeProto]:
         attributes, result = _attributes(node), _output(node, 0)
@@ -161,7 +162,7 @@ def _activation(
 
 
 def _packed_attention(node: NodeProto, around: Surroundings) -> list[NodeProto]:
-    """Projection to queries, keys and values in one product, then attention."""
+    """A projection to queries, keys and values in one product, then attention."""
     attributes, result = _attributes(node), _output(node, 0)
     if attributes.get("qkv_hidden_sizes") or _input(node, 4) or any(node.output[1:]):
         return [node]  # see `fused`
@@ -201,7 +202,7 @@ def _multi_head_attention(node: NodeProto, around: Surroundings) -> list[NodePro
 
 
 def _plain(operator: str, *positions: int) -> Rewrite:
-    """Return the rewrite of an 8-bit operator that costs what the standard one on bytes costs."""
+    """Return the rewrite of an 8-bit operator with the cost of the standard one on bytes."""
 
     def rewrite(node: NodeProto, around: Surroundings) -> list[NodeProto]:
         attributes = _attributes(node)
@@ -214,7 +215,7 @@ def _plain(operator: str, *positions: int) -> Rewrite:
 
 
 def _quantized_concat(node: NodeProto, around: Surroundings) -> list[NodeProto]:
-    """After scale and zero point of the result, each tensor comes with its own."""
+    """Concat of tensors with scales and zero points, after those of the result."""
     axis = int(_attributes(node).get("axis", 0))
     return [
         helper.make_node(
@@ -260,4 +261,4 @@ _REWRITES: dict[str, Rewrite] = {
 }
 
 _ANYWHERE = ("SimplifiedLayerNormalization",)
-"""Operators that stand in the default domain though no standard has them."""
+"""Operators in the default domain that are in no standard."""

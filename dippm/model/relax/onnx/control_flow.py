@@ -1,8 +1,8 @@
-"""`If`, `Loop` and `Scan` of ONNX, as far as they are static.
+"""Static control flow of ONNX: `If`, `Loop` and `Scan`.
 
-A condition that is known takes its branch, and where data decide, the costlier one is read and
-said so, as in a SavedModel of TensorFlow; a loop whose number of rounds is known is unrolled, so
-that every round is counted with the shapes that it has.
+A known condition selects its branch. If data decide, the more expensive branch is used, with a
+note, as in a SavedModel of TensorFlow. A loop with a known number of iterations is unrolled, so
+that every iteration counts with its own shapes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dippm.model.relax.onnx.values import (
     Tensor,
     TracedStep,
     UnsupportedError,
-    give_values,
-    malformed,
-    where,
+    how_to_give_values,
+    malformed_error,
+    message_start,
 )
 
 Carried = Tensor | list[Tensor]
@@ -32,7 +32,7 @@ Attributes = Mapping[str, Any]
 
 
 def _if(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
-    """Take the branch that a known condition selects, or the costlier one where data decide."""
+    """Trace the branch that a known condition selects, or the more expensive one."""
     condition = tracer.need(node, 0)
     label = node.name or node.output[0]
     if condition.data is not None:
@@ -78,7 +78,7 @@ def _costlier(
 
 
 def _covers(result: Carried, other: Carried) -> bool:
-    """Return whether a result may stand for another one: of its type, and nowhere smaller."""
+    """Return whether a result may replace another one: same type, and no size smaller."""
     if isinstance(result, list) or isinstance(other, list):
         if not (isinstance(result, list) and isinstance(other, list)):
             return False
@@ -103,7 +103,9 @@ def _loop(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None
     _check_rounds(tracer, node, rounds)
     formal = [value.name for value in body.graph.input]
     if len(formal) != len(carried) + 2:
-        raise malformed(where(node) + "its body takes another number of inputs than it gets")
+        raise malformed_error(
+            message_start(node) + "its body takes another number of inputs than it gets"
+        )
     rows: list[list[Tensor]] = []
     done = 0
     goes_on = go is None or bool(go.data.reshape(-1)[:1].any())  # type: ignore[union-attr]
@@ -124,7 +126,7 @@ def _loop(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None
 
 def _goes_on(tracer: Tracing, node: onnx.NodeProto, goes: Carried, rounds: int | None) -> bool:
     if not isinstance(goes, Tensor):
-        raise malformed(where(node) + "its body's condition is no tensor")
+        raise malformed_error(message_start(node) + "its body's condition is no tensor")
     if goes.data is not None:
         return bool(goes.data.reshape(-1)[:1].any())
     if rounds is None:
@@ -144,7 +146,9 @@ def _scan(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None
     if len(names) == len(formal) + 1:
         raise UnsupportedError(node, "the form of opset 8, with a batch of its own, is not known")
     if not 0 < scanned <= len(names) or len(names) != len(formal):
-        raise malformed(where(node) + "its body takes another number of inputs than it gets")
+        raise malformed_error(
+            message_start(node) + "its body takes another number of inputs than it gets"
+        )
     carried: list[Carried] = [_carried(tracer, name, node) for name in names[:-scanned]]
     sources = [tracer.need(node, len(carried) + i) for i in range(scanned)]
     axes = list(attributes.get("scan_input_axes") or [0] * scanned)
@@ -182,7 +186,7 @@ def _finish(
     skipped: int,
     axes: list[int] | None = None,
 ) -> None:
-    """Write what the loop carried, and its rows joined to one tensor each."""
+    """Write the final states of a loop, and its rows concatenated to one tensor each."""
     for name, value in zip(node.output, carried, strict=False):
         if name:
             tracer.write(name, value)
@@ -211,14 +215,14 @@ def _carried(tracer: Tracing, name: str, node: onnx.NodeProto) -> Carried:
         return tracer.lists[name]
     tensor = tracer.read(name, node.name or node.op_type)
     if tensor is None:
-        raise malformed(f"ONNX operator {node.op_type} {node.name!r} lacks an input")
+        raise malformed_error(f"ONNX operator {node.op_type} {node.name!r} lacks an input")
     return tensor
 
 
 def _block(node: onnx.NodeProto, attributes: Attributes, name: str) -> Block:
     block = attributes.get(name)
     if not isinstance(block, Block):
-        raise malformed(where(node) + f"it has no {name}")
+        raise malformed_error(message_start(node) + f"it has no {name}")
     return block
 
 
@@ -230,7 +234,7 @@ def _number(name: str, value: int | bool, element_type: int) -> Tensor:
 
 def _check_rounds(tracer: Tracing, node: onnx.NodeProto, rounds: int | None) -> None:
     if tracer.marker and rounds and rounds % tracer.marker == 0:
-        raise BatchFixedError(where(node) + "it runs once for each sample of the batch")
+        raise BatchFixedError(message_start(node) + "it runs once for each sample of the batch")
 
 
 def _unknown(tracer: Tracing, node: onnx.NodeProto, tensor: Tensor, what: str) -> UnsupportedError:
@@ -238,7 +242,7 @@ def _unknown(tracer: Tracing, node: onnx.NodeProto, tensor: Tensor, what: str) -
     if inputs:
         names = ", ".join(sorted(repr(t.name) for t in inputs))
         return UnsupportedError(
-            node, f"{what} depends on the value of input {names}", give_values(inputs)
+            node, f"{what} depends on the value of input {names}", how_to_give_values(inputs)
         )
     return UnsupportedError(node, f"{what} depends on the data", _ONE_WAY)
 
@@ -253,14 +257,14 @@ TRACERS: dict[str, Callable[[Tracing, onnx.NodeProto, Attributes], None]] = {
     "Loop": _loop,
     "Scan": _scan,
 }
-"""By operator name."""
+"""Function by operator name."""
 
 
-# An estimate of the arithmetic of a branch, to compare it with another; not for the graph.
+# An estimate of the arithmetic of a branch, only to compare branches.
 
 
 def work(results: Sequence[Tensor | list[Tensor]], steps: Sequence[TracedStep]) -> int:
-    """Return the operations of those steps that the results depend on."""
+    """Return the number of operations in the steps that the results depend on."""
     inside = {id(step) for step in steps}
     flat = [t for r in results for t in (r if isinstance(r, list) else [r])]
     stack = [t.producer for t in flat]

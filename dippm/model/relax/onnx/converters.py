@@ -1,8 +1,8 @@
-"""ONNX operators that have a twin in Relax.
+"""ONNX operators with an equivalent in Relax.
 
-A converter gets the step and its arguments as Relax expressions, and returns the result, or None
-if this use of the operator has no twin: it is then carried whole (see `opaque`). To add one: a
-function here and a line in `CONVERTERS`.
+A converter receives the step and its arguments as Relax expressions, and returns the result. It
+returns None if this use of the operator has no equivalent, which makes it an opaque call (see
+`opaque`). To add one: a function here and a line in `CONVERTERS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Arguments = Sequence[Expr]
 
 
 class Builder:
-    """A block builder and the names it needs."""
+    """A block builder for converters."""
 
     def __init__(self, block_builder: relax.BlockBuilder) -> None:
         self._block_builder = block_builder
@@ -194,7 +194,7 @@ def _gemm(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
 
 
 def _fused_matmul(builder: Builder, step: TracedStep, arguments: Arguments) -> Expr:
-    """Product of com.microsoft, with transposition and a factor inside."""
+    """FusedMatMul of com.microsoft: a product with transposition and a factor."""
     sides = list(arguments[:2])
     for i, name in enumerate(("transA", "transB")):
         if step.attributes.get(name):
@@ -357,4 +357,4 @@ CONVERTERS: dict[str, Converter] = {
     "ReduceProd": _reduce(relax.op.prod), "ArgMax": _arg_reduce(relax.op.argmax),
     "ArgMin": _arg_reduce(relax.op.argmin),
 }  # fmt: skip
-"""Converter by ONNX name; what is missing is carried whole."""
+"""Converter by ONNX name; missing operators become opaque calls."""

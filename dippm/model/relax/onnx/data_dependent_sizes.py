@@ -1,8 +1,8 @@
-"""Sizes that depend on data, stated as their upper bounds: how detectors become graphs.
+"""Data-dependent sizes, replaced by upper bounds: how detectors become graphs.
 
-A suppression keeps at most what its own limit says, a selection at most everything. Such a bound is
-close to the truth where boxes are selected, or after the last layer; before one it can be far from
-it (each expert of a mixture would get all tokens), and the graph is refused.
+A suppression keeps at most its own limit, a selection at most everything. Such a bound is close to
+the truth for selected boxes, or after the last layer. Before a layer it may be far off (each expert
+of a mixture would get all tokens), and the graph is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dippm.model.relax.onnx.values import (
     Tensor,
     TracedStep,
     UnsupportedError,
-    malformed,
-    where,
+    malformed_error,
+    message_start,
 )
 
 BOXES = "NonMaxSuppression"
@@ -37,7 +37,7 @@ Attributes = Mapping[str, Any]
 
 
 def _boxes(inputs: Sequence[Tensor | None], attributes: Attributes) -> list[Type]:
-    """Of each class of each image at most the limit; a row says image, class and box."""
+    """At most the limit per class and image; a row contains image, class and box."""
     boxes, scores = inputs[0], inputs[1]
     assert boxes is not None
     assert scores is not None
@@ -58,7 +58,7 @@ def _places(inputs: Sequence[Tensor | None], _: Attributes) -> list[Type]:
 
 
 def _kept(inputs: Sequence[Tensor | None], attributes: Attributes) -> list[Type]:
-    """Compress: the condition is as long as what it selects from, or shorter."""
+    """Compress: at most as many rows as the condition has entries."""
     source, condition = inputs[0], inputs[1]
     assert source is not None
     assert condition is not None
@@ -71,7 +71,7 @@ def _kept(inputs: Sequence[Tensor | None], attributes: Attributes) -> list[Type]
 
 
 def _unique(inputs: Sequence[Tensor | None], attributes: Attributes) -> list[Type]:
-    """The values, where each was first, which of them each is, and how often it was."""
+    """Unique: values, first positions, inverse indices and counts."""
     source = inputs[0]
     assert source is not None
     axis = attributes.get("axis")
@@ -87,17 +87,17 @@ SELECTIONS: dict[str, Callable[[Sequence[Tensor | None], Attributes], list[Type]
     "Compress": _kept,
     "Unique": _unique,
 }
-"""By operator name of ONNX."""
+"""Bounds of a selection's results by ONNX operator name."""
 
 
 def bound(
     node: onnx.NodeProto, inputs: Sequence[Tensor | None], attributes: Attributes
 ) -> dict[str, Type]:
-    """Return the largest types that the results of one of `SELECTIONS` can have.
+    """Return the largest possible types of the results of one of `SELECTIONS`.
 
     Raises:
-        UnsupportedError: if it never keeps anything.
-        ModelFileError: if its inputs are not of the ranks that it takes.
+        UnsupportedError: if it always keeps nothing.
+        ModelFileError: if its inputs have wrong ranks.
     """
     if node.domain not in DEFAULT_DOMAINS:
         return {}
@@ -105,7 +105,7 @@ def bound(
     try:
         types = dict(zip(node.output, rule(inputs, attributes), strict=False))
     except (AssertionError, LookupError, ValueError) as error:
-        raise malformed(where(node) + "its inputs are none that it takes") from error
+        raise malformed_error(message_start(node) + "its inputs are none that it takes") from error
     if any(0 in shape for shape, _ in types.values()):
         raise UnsupportedError(
             node, "it keeps nothing: its max_output_boxes_per_class is 0, which is the default"
@@ -116,10 +116,10 @@ def bound(
 def notes(
     stated: Sequence[tuple[onnx.NodeProto, TracedStep]], steps: Sequence[TracedStep]
 ) -> list[str]:
-    """Return what to say of the sizes that were stated.
+    """Return notes on the sizes that were replaced by bounds.
 
     Args:
-        stated: the selections, in order.
+        stated: the bounded selections, in order.
         steps: all operators that the results depend on.
 
     Raises:
@@ -138,12 +138,12 @@ def notes(
 def _check_last(
     stated: Sequence[tuple[onnx.NodeProto, TracedStep]], steps: Sequence[TracedStep]
 ) -> None:
-    """Raise if a layer works on as many rows as a selection was stated to give."""
+    """Raise if a layer works on the bounded rows of a selection."""
     nodes = {id(step): node for node, step in stated}
     reached: set[int] = set()
     has_layers = False
     for step in steps:
-        is_scatter = step.operator.startswith("Scatter")  # the result is as large as what it is in
+        is_scatter = step.operator.startswith("Scatter")  # as large as its first argument
         read = step.inputs[:1] if is_scatter else step.inputs
         sources = [t.producer for t in read if t is not None and t.data is None]
         if id(step) in nodes or any(id(source) in reached for source in sources):
@@ -153,5 +153,5 @@ def _check_last(
             has_layers = True
             if id(step) in reached:
                 raise UnsupportedError(stated[0][0], _DEPENDS, _ONE_WAY)
-    if not has_layers:  # so none is the last
+    if not has_layers:  # so there is no last layer
         raise UnsupportedError(stated[0][0], "the size of its result depends on the data", _ONE_WAY)

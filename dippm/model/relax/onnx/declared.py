@@ -1,4 +1,4 @@
-"""The inputs that an ONNX file declares, and how messages name them."""
+"""The declared inputs of an ONNX file, and their names in messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import onnx
 from dippm.errors import InputShapeError
 
 MAX_SIZE = 1 << 40
-"""One dimension above this is no size of a tensor."""
+"""Maximum plausible size of one dimension."""
 
 Size = int | str | None
-"""A fixed size, the name of a dynamic one, or None for a nameless dynamic one."""
+"""A fixed size, the name of a dynamic one, or None for an unnamed dynamic one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class DeclaredInput:
     """A user input as the file declares it.
 
     Attributes:
-        name: of the input.
-        sizes: of its dimensions; None if the file does not even give the rank.
+        name: name of the input.
+        sizes: sizes of its dimensions; None if the file does not even state the rank.
         element_type: an ONNX tensor type.
     """
 
@@ -40,7 +40,7 @@ def declared_inputs(graph: onnx.GraphProto) -> list[DeclaredInput]:
     """Return the inputs that are not initializers.
 
     Raises:
-        InputShapeError: if an input is no tensor.
+        InputShapeError: if an input is not a tensor.
     """
     weights = {tensor.name for tensor in graph.initializer}
     return [_declared(value) for value in graph.input if value.name not in weights]
@@ -69,13 +69,13 @@ def _declared(value: onnx.ValueInfoProto) -> DeclaredInput:
     return DeclaredInput(value.name, tuple(sizes), tensor.elem_type)
 
 
-def listed(declared: list[DeclaredInput]) -> str:
+def list_inputs(declared: list[DeclaredInput]) -> str:
     """Return all inputs in words."""
     return ", ".join(str(d) for d in declared) or "none"
 
 
 def example(declared: list[DeclaredInput]) -> str:
-    """Say how to give the sizes of these inputs, in the text form of `input=`."""
+    """Return an example of these inputs in the text form of `input=`."""
     parts = []
     for d in declared:
         sizes = (d.sizes or (None, 3, 224, 224))[1:]
@@ -85,13 +85,13 @@ def example(declared: list[DeclaredInput]) -> str:
 
 
 def text(shape: tuple[object, ...]) -> str:
-    """Return a shape as Python writes it."""
+    """Return a shape in Python's notation."""
     inside = ", ".join(str(s) for s in shape)
     return f"({inside},)" if len(shape) == 1 else f"({inside})"
 
 
 def where_batch(declared: Iterable[DeclaredInput]) -> str:
-    """Return how a user says where the batch is, or that there is none."""
+    """Return a hint on how to state the batch axis, or that there is none."""
     given = [d for d in declared if d.sizes]
     marked, fixed = [], []
     for d in given:

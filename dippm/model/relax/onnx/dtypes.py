@@ -17,7 +17,7 @@ def dtype_of(tensor: Tensor) -> str:
     """Return the Relax name of a tensor's type.
 
     Raises:
-        ConversionError: if it has none (text, complex numbers).
+        ConversionError: if there is none (text, complex numbers).
     """
     try:
         return _DTYPES[tensor.element_type]

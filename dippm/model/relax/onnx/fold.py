@@ -1,8 +1,8 @@
-"""Shape arithmetic of ONNX, evaluated with NumPy.
+"""Constant folding of ONNX shape arithmetic, with NumPy.
 
-Exporters write sizes as little programs (Shape → Gather → Concat → Reshape). Once the inputs have
-static shapes those programs are constants. Only operators that occur in them are known here;
-nothing is run that a file could define itself.
+Exporters write sizes as small programs (Shape → Gather → Concat → Reshape). Once the inputs have
+static shapes those programs are constants. Only operators that occur in them are implemented here;
+no code from the file runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 Evaluate = Callable[[Sequence[Array | None], Mapping[str, Any], int], Any]
 
 MAX_ELEMENTS = 1 << 18
-"""Results above this are left to the graph."""
+"""Maximum elements of a folded result; larger ones remain operators."""
 
 NUMPY_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
@@ -27,12 +27,12 @@ NUMPY_TYPES = {
 def evaluate(
     operator: str, inputs: Sequence[Array | None], attributes: Mapping[str, Any], opset: int
 ) -> list[Array] | None:
-    """Return the results of an operator whose inputs are known; None if they stay unknown.
+    """Return the results of an operator on known inputs; None if they remain unknown.
 
     Args:
-        operator: ONNX name.
+        operator: ONNX name of the operator.
         inputs: values in argument order, None for an absent optional one.
-        attributes: as Python values.
+        attributes: attributes as Python values.
         opset: version of the default domain.
     """
     function = _TABLE.get(operator)
@@ -54,7 +54,7 @@ def evaluate(
 def _result_size(
     operator: str, inputs: Sequence[Array | None], attributes: Mapping[str, Any]
 ) -> float:
-    """Return how many elements a result can have, without computing it."""
+    """Return the maximum number of elements of a result, without computing it."""
     known = [i for i in inputs if i is not None]
     if operator == "Range" and len(known) == 3:
         start, limit, delta = (float(k.reshape(-1)[0]) for k in known)
@@ -144,7 +144,7 @@ def _concat(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: in
 def _second(
     inputs: Sequence[Array | None], attributes: Mapping[str, Any], name: str
 ) -> tuple[int, ...] | None:
-    """Return what newer opsets pass as second input and older ones as attribute."""
+    """Return integers that newer opsets pass as second input and older ones as attribute."""
     if len(inputs) > 1 and inputs[1] is not None:
         return tuple(int(v) for v in inputs[1].reshape(-1))
     given = attributes.get(name)

@@ -1,8 +1,8 @@
-"""Fused operators that are traced as the standard ones they stand for, where that takes shapes.
+"""Fused operators traced as standard ones, for rewrites that need shapes.
 
-Runtimes write them: attention with its cache or with packed inputs, products with their scales
-inside, embeddings with their norm. What a rewrite of the node alone can say is in `contributed`.
-To add one: a function that applies standard operators, and a line in `TRACERS`.
+Runtimes write them: attention with a cache or packed inputs, products with scales, embeddings with
+a norm. Rewrites that need the node alone are in `contributed`. To add one: a function that applies
+standard operators, and a line in `TRACERS`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONTRIBUTED = "com.microsoft"
 
 
 class Fused:
-    """One fused node while it is written as standard operators."""
+    """One fused node while it is rewritten as standard operators."""
 
     def __init__(self, tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
         self.tracer, self.node, self.attributes = tracer, node, attributes
@@ -35,11 +35,11 @@ class Fused:
         return self.tracer.read(name, self.node.name or self.node.op_type)
 
     def need(self, position: int) -> Tensor:
-        """Return an argument that must be there."""
+        """Return a required argument."""
         return self.tracer.need(self.node, position)
 
     def integer(self, name: str, default: int = 0) -> int:
-        """Return a whole-number attribute."""
+        """Return an integer attribute."""
         return int(self.attributes.get(name, default))
 
     def apply(self, operator: str, *inputs: Tensor | None, **attributes: Any) -> Tensor:
@@ -49,7 +49,7 @@ class Fused:
         return self.tracer.apply(operator, inputs, label, **attributes)
 
     def numbers(self, values: Sequence[int]) -> Tensor:
-        """Return a constant of whole numbers."""
+        """Return a constant of integers."""
         data = np.asarray(values, np.int64)
         return Tensor("numbers", data.shape, TensorProto.INT64, data)
 
@@ -60,7 +60,7 @@ class Fused:
         return self.apply("Reshape", data, self.numbers(sizes))
 
     def cut(self, data: Tensor, start: int, end: int) -> Tensor:
-        """Return a part of the last dimension."""
+        """Return a slice of the last dimension."""
         bounds = (self.numbers([n]) for n in (start, end, len(data.shape) - 1))
         return self.apply("Slice", data, *bounds)
 
@@ -73,10 +73,10 @@ class Fused:
         return self.apply("Transpose", split, perm=[0, 2, 1, 3])
 
     def write(self, *results: Tensor | None) -> None:
-        """Let these be the results of the fused node.
+        """Write these tensors as the results of the fused node.
 
         Raises:
-            UnsupportedError: if another result is asked for.
+            UnsupportedError: if another result is read.
         """
         for i, name in enumerate(self.node.output):
             result = results[i] if i < len(results) else None
@@ -100,17 +100,17 @@ class Fused:
             key = self.apply("Concat", past[0], key, axis=2)
             value = self.apply("Concat", past[1], value, axis=2)
         found = self.apply("Attention", query, key, value)
-        return self.joined(found), key, value
+        return self.merge_heads(found), key, value
 
-    def joined(self, data: Tensor) -> Tensor:
-        """Return heads side by side in the last dimension."""
+    def merge_heads(self, data: Tensor) -> Tensor:
+        """Return heads concatenated in the last dimension."""
         batch, heads, steps, width = data.shape
         turned = self.apply("Transpose", data, perm=[0, 2, 1, 3])
         return self.reshape(turned, batch, steps, heads * width)
 
 
 def _attention(fused: Fused) -> None:
-    """Attention of com.microsoft: projection, split, perhaps a past, attention."""
+    """Attention of com.microsoft: projection, split, an optional past, attention."""
     data, weight, bias = fused.need(0), fused.need(1), fused.input(2)
     projected = fused.apply("MatMul", data, weight)
     if bias is not None:
@@ -144,7 +144,7 @@ def _attend_packed(fused: Fused, packed: Tensor, past: Tensor | None) -> None:
 
 
 def _multi_head_attention(fused: Fused) -> None:
-    """Query, key and value apart, or packed in 5 dimensions, with a bias and perhaps a past."""
+    """Separate query, key and value, or packed in 5 dimensions; optional bias and past."""
     query, heads = fused.need(0), max(fused.integer("num_heads", 1), 1)
     key, value, bias = fused.input(1), fused.input(2), fused.input(3)
     if key is None or value is None or len(key.shape) == 5:
@@ -210,14 +210,14 @@ def _standard_attention(fused: Fused) -> None:
 
 
 def _is_plain_attention(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> bool:
-    """Tell whether one operator of the graph says all of it."""
+    """Return whether a single standard operator describes the node completely."""
     same = attributes.get("q_num_heads", 0) == attributes.get("kv_num_heads", 0)
     cached = any(node.input[4:6]) or any(tracer.is_read(name) for name in node.output[1:])
     return same and not cached
 
 
 def _matmul_with_scales(fused: Fused) -> None:
-    """MatMulIntegerToFloat: a product of integers, then both scales and a bias."""
+    """MatMulIntegerToFloat: an integer product, then both scales and a bias."""
     a, b, a_scale, b_scale = (fused.need(i) for i in range(4))
     _scaled_product(
         fused, (a, b), (a_scale, b_scale), (fused.input(4), fused.input(5)), fused.input(6)
@@ -239,7 +239,7 @@ def _scaled_product(
 
 
 def _dynamic_matmul(fused: Fused) -> None:
-    """DynamicQuantizeMatMul: the left side gets its scale from its own values."""
+    """DynamicQuantizeMatMul: the scale of the left side comes from its own values."""
     a, b, b_scale = fused.need(0), fused.need(1), fused.need(2)
     numbers, scale, zero = fused.tracer.apply_all(
         "DynamicQuantizeLinear", [a], f"{fused.node.output[0]}/quantized", 3
@@ -257,7 +257,7 @@ def _quantized_attention(fused: Fused) -> None:
 
 
 def _matmul_few_bits(fused: Fused) -> None:
-    """MatMulNBits: weights of 2 to 8 bits in blocks, widened on the way to a float product."""
+    """MatMulNBits: weights of 2 to 8 bits in blocks, widened for a float product."""
     data, packed, scales = fused.need(0), fused.need(1), fused.need(2)
     rows, columns = fused.integer("K"), fused.integer("N")
     if rows < 1 or columns < 1 or data.shape[-1:] != (rows,):
@@ -281,7 +281,7 @@ def _matmul_few_bits(fused: Fused) -> None:
 
 
 def _embeddings(fused: Fused) -> None:
-    """EmbedLayerNormalization: words, positions and segments, added and normalised."""
+    """EmbedLayerNormalization: a norm over the sum of word, position and segment embeddings."""
     words, segments = fused.need(0), fused.input(1)
     total = fused.apply("Gather", fused.need(2), words, axis=0)
     steps = words.shape[-1]
@@ -298,7 +298,7 @@ def _embeddings(fused: Fused) -> None:
 
 
 def _grouped_norm(fused: Fused) -> None:
-    """GroupNorm of com.microsoft: channels last, perhaps with SiLU behind it."""
+    """GroupNorm of com.microsoft: channels last, optionally followed by SiLU."""
     data = fused.need(0)
     rank, is_last = len(data.shape), fused.integer("channels_last", 1)
     first = [0, rank - 1, *range(1, rank - 1)]
@@ -331,11 +331,11 @@ _FUSED: dict[str, Callable[[Fused], None]] = {
     "EmbedLayerNormalization": _embeddings,
     "GroupNorm": _grouped_norm,
 }
-"""By operator name of the domain com.microsoft."""
+"""Function by operator name in the domain com.microsoft."""
 
 
 def write_fused(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> bool:
-    """Trace a fused operator as what it stands for; return whether it is one."""
+    """Trace a fused operator as standard ones; return whether it is known."""
     if node.domain == CONTRIBUTED and node.op_type in _FUSED:
         _FUSED[node.op_type](Fused(tracer, node, attributes))
         return True

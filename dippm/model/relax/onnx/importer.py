@@ -1,7 +1,7 @@
 """ONNX graph with static shapes → Relax module.
 
-Each operator becomes its Relax twin, and where there is none, or where TVM would break it apart
-(LSTM, Clip, Resize, LayerNormalization, ...), one opaque call with ONNX's own result shapes.
+Each operator becomes its Relax equivalent. Without one, or if TVM would decompose it (LSTM, Clip,
+Resize, LayerNormalization, ...), it becomes one opaque call with ONNX's own result shapes.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _BY_POSITION = frozenset(
     QLinearSoftmax ConvInteger MatMulInteger
     """.split()
 )
-"""Operators that are read by the position of their arguments: scales and zero points stay."""
+"""Operators with positional arguments: scales and zero points are kept."""
 
 
 def import_trace(traced: Trace, batch: int, *, batch_is_symbolic: bool) -> RawGraph:
     """Return the raw graph of a traced ONNX graph, by way of Relax.
 
     Args:
-        traced: from `trace.trace`.
-        batch: the batch size in its shapes.
-        batch_is_symbolic: whether that is a marker.
+        traced: result of `trace.trace`.
+        batch: batch size of its shapes.
+        batch_is_symbolic: whether the batch is a marker.
 
     Raises:
-        ConversionError: if a tensor has a type that no GPU computes with.
+        ConversionError: if a tensor has a type that no GPU supports.
     """
     return walk(to_relax(traced), batch, batch_is_symbolic)
 
@@ -94,7 +94,7 @@ class _Importer:
         return self.values[id(tensor)]
 
     def _constant(self, tensor: Tensor) -> Any:
-        """Return a constant; one number repeated by arithmetic is a broadcast of that number."""
+        """Return a constant; a repeated number becomes a broadcast of that number."""
         array, dtype = np.asarray(tensor.data), dtype_of(tensor)
         is_computed = tensor.producer is not None and array.size > 1
         if not is_computed or not bool((array == array.flat[0]).all()):
@@ -113,7 +113,7 @@ class _Importer:
                 self.values[id(tensor)] = result
 
     def _convert(self, step: TracedStep, arguments: list[Any]) -> list[Any] | None:
-        """Return the results by the Relax twin; None if there is none or it disagrees."""
+        """Return the results of the Relax equivalent; None if none exists or its types differ."""
         try:
             expression = CONVERTERS[step.operator](self.builder, step, arguments)
             if expression is None:
@@ -165,13 +165,13 @@ class _Importer:
 
 
 def _as(array: Any, dtype: str) -> Array:
-    """Return an array in a type that NumPy knows; the rare others keep their storage type."""
+    """Return an array in a NumPy type; rare types without one keep their storage type."""
     known = "float32" if dtype.startswith(("bfloat", "float8", "float4")) else dtype
     return np.asarray(array).astype(known.replace("int4", "int8"), copy=False)
 
 
 def _parameters(traced: Trace) -> list[Tensor]:
-    """Return the weights that are used, in order of their first use."""
+    """Return the used weights, in order of their first use."""
     inputs = {id(t) for t in traced.inputs}
     found: dict[int, Tensor] = {}
     read = [t for step in traced.steps for t in step.inputs if t is not None]
@@ -191,7 +191,7 @@ def _agrees(tensor: Tensor, result: Any) -> bool:
 
 
 def _is_setting(step: TracedStep, position: int) -> bool:
-    """Return whether an argument says how to compute rather than with what."""
+    """Return whether an argument is a setting (sizes, axes) rather than data."""
     tensor = step.inputs[position]
     if tensor is None or tensor.data is None or tensor.data.size > _MAX_SETTING:
         return False

@@ -1,4 +1,4 @@
-"""Shape and type of one ONNX operator's results, checked beyond what ONNX itself checks."""
+"""Shape inference of single ONNX operators, with more checks than ONNX itself has."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dippm.model.relax.onnx.values import (
     ShapeMismatchError,
     Tensor,
     TracedStep,
-    malformed,
-    where,
+    malformed_error,
+    message_start,
 )
 
 Type = tuple[tuple[int, ...], int]
@@ -26,7 +26,7 @@ Type = tuple[tuple[int, ...], int]
 
 
 class Inference:
-    """What is known of the operators that a file's opsets define."""
+    """Shape inference with the operator definitions of a file's opsets."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._opsets = {o.domain: o.version for o in model.opset_import}
@@ -47,7 +47,7 @@ class Inference:
         return int(self._opsets.get(domain, 1))
 
     def is_newer(self, node: onnx.NodeProto) -> bool:
-        """Tell whether the file's opset is newer than the installed `onnx`."""
+        """Return whether the file's opset is newer than the installed `onnx`."""
         return node.domain in DEFAULT_DOMAINS and self._opsets[""] != self._known[""]
 
     def schema(self, node: onnx.NodeProto) -> Any:
@@ -114,18 +114,18 @@ class Inference:
                 ir_version=self._ir_version,
             )
         except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-            raise ShapeMismatchError(where(node) + str(error).strip()[-300:]) from error
+            raise ShapeMismatchError(message_start(node) + str(error).strip()[-300:]) from error
         except (RuntimeError, ValueError, TypeError) as error:
-            raise malformed(where(node) + str(error).strip()[-300:]) from error
+            raise malformed_error(message_start(node) + str(error).strip()[-300:]) from error
         found = {name: static_type(type_proto, {}) for name, type_proto in inferred.items()}
         return {name: shape for name, shape in found.items() if shape is not None}
 
     def _unpooled(
         self, node: onnx.NodeProto, inputs: list[Tensor | None], attributes: Mapping[str, Any]
     ) -> Mapping[str, Type]:
-        """Return the size that an unpooling is given, which ONNX's inference leaves open.
+        """Return the explicit output size of an unpooling, which ONNX's inference ignores.
 
-        As in ONNX Runtime, it is complete, and not smaller than the windows say.
+        As in ONNX Runtime, it is complete, and not smaller than the windows imply.
         """
         stated, plain = inputs[2], onnx.NodeProto()
         if stated is None or stated.data is None:
@@ -137,14 +137,14 @@ class Inference:
         fits = len(shape) == len(least) and shape[:2] == least[:2]
         if not fits or any(size < window for size, window in zip(shape, least, strict=True)):
             raise ShapeMismatchError(
-                f"{where(node)}its output_shape is {shape}, and its windows give {least}"
+                f"{message_start(node)}its output_shape is {shape}, and its windows give {least}"
             )
         return {node.output[0]: (shape, element_type)}
 
     def _with_defaults(self, node: onnx.NodeProto, schema: Any) -> onnx.NodeProto:
-        """Return a node that spells out its attributes, for ONNX's inference forgets some of them.
+        """Return a node with explicit attributes, because ONNX's inference ignores some defaults.
 
-        STFT without `onesided` is inferred with all frequencies, though its default is half.
+        STFT without `onesided` is inferred with all frequencies, although the default is half.
         """
         key = schema.domain, schema.name, schema.since_version
         if key not in self._defaults:
@@ -161,7 +161,7 @@ class Inference:
 
 
 def _as_scalar(tensor: Tensor | None) -> Tensor | None:
-    """Return a row of one number as that number: ONNX's inference refuses it, runtimes take it."""
+    """Return a one-element row as a scalar: ONNX's inference refuses it, runtimes accept it."""
     if tensor is None or tensor.shape != (1,):
         return tensor
     data = None if tensor.data is None else tensor.data.reshape(())
@@ -169,11 +169,11 @@ def _as_scalar(tensor: Tensor | None) -> Tensor | None:
 
 
 def static_type(type_proto: onnx.TypeProto, symbols: Mapping[str, int]) -> Type | None:
-    """Return a declared type as numbers, None if it leaves a size open.
+    """Return a declared type with static sizes, None if a size is unknown.
 
     Args:
-        type_proto: of a value.
-        symbols: what named sizes stand for.
+        type_proto: declared type of a value.
+        symbols: values of named sizes.
     """
     if not type_proto.HasField("tensor_type") or not type_proto.tensor_type.HasField("shape"):
         return None
@@ -189,7 +189,7 @@ def static_type(type_proto: onnx.TypeProto, symbols: Mapping[str, int]) -> Type 
 
 
 def check(step: TracedStep) -> None:
-    """Check what ONNX's own inference lets pass.
+    """Check conditions that ONNX's own inference ignores.
 
     Raises:
         ShapeMismatchError: if the inputs do not fit each other.
@@ -217,13 +217,13 @@ def check(step: TracedStep) -> None:
 
 
 def _has_no_window(step: TracedStep, shapes: list[tuple[int, ...]], out: tuple[int, ...]) -> bool:
-    """Return whether the weights are of another window than is stated, or it fits nowhere."""
+    """Return whether the weights contradict the window, or the window fits nowhere."""
     stated = step.attributes.get("kernel_shape")
     other = stated is not None and tuple(stated) != shapes[1][2:]
     return other or min(out, default=1) < 1 or len(out) != len(shapes[0])
 
 
-# Result shapes of operators that the installed `onnx` does not know: newer and contributed ones.
+# Result shapes of operators unknown to the installed `onnx`: newer and contributed ones.
 #
 # To add one: a function from input shapes and attributes to the shapes of the outputs.
 
@@ -281,7 +281,7 @@ def _recurrent(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) ->
 
 
 def _widened(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
-    """Blocks of few bits (N, blocks, bytes) as the matrix (K, N) that they hold."""
+    """Low-bit blocks (N, blocks, bytes) as the matrix (K, N) that they contain."""
     return [(int(attributes["K"]), int(attributes["N"]))]
 
 
@@ -300,7 +300,7 @@ SHAPES: dict[str, ShapeRule] = {
     "Attention": _attention,
     "FusedMatMul": _matmul,
 }
-"""Rule by operator name, whatever its domain."""
+"""Rule by operator name, in any domain."""
 
 CONTRIBUTED: dict[str, ShapeRule] = {
     "QLinearAdd": _elementwise_of(0, 3),
@@ -310,7 +310,7 @@ CONTRIBUTED: dict[str, ShapeRule] = {
     "DynamicQuantizeLSTM": _recurrent,
     "DequantizeLinear": _widened,
 }
-"""Rules that hold in the domain com.microsoft only."""
+"""Rules for the domain com.microsoft only."""
 
 
 def _truths(_: Sequence[Tensor | None], __: Mapping[str, Any]) -> list[int]:
@@ -318,7 +318,7 @@ def _truths(_: Sequence[Tensor | None], __: Mapping[str, Any]) -> list[int]:
 
 
 def _of_product(inputs: Sequence[Tensor | None], _: Mapping[str, Any]) -> list[int]:
-    """A product of bytes with a scale for its result is bytes again, without one a float."""
+    """A product of bytes is bytes if it has a scale for its result, else a float."""
     scale = inputs[7] if len(inputs) > 7 else None
     first = inputs[0]
     return [first.element_type if scale is not None and first else TensorProto.FLOAT]
@@ -334,4 +334,4 @@ TYPES: dict[str, TypeRule] = {
     "QGemm": _of_product,
     "DequantizeLinear": _named,
 }
-"""Element types of the results of operators whose results are not of the first input's type."""
+"""Element types of the results of operators that do not keep the first input's type."""

@@ -1,6 +1,6 @@
-"""Which sizes an ONNX model's inputs get: the batch, and what the user asked for.
+"""Sizes of an ONNX model's inputs, from the file, the batch and the user's specification.
 
-Nothing here needs TVM or reads a weight.
+Nothing here needs TVM or reads weights.
 """
 
 from __future__ import annotations
@@ -14,33 +14,40 @@ from math import prod
 import numpy as np
 
 from dippm.errors import InputShapeError
-from dippm.model.relax.onnx.declared import DeclaredInput, Size, example, listed, text, where_batch
+from dippm.model.relax.onnx.declared import (
+    DeclaredInput,
+    Size,
+    example,
+    list_inputs,
+    text,
+    where_batch,
+)
 from dippm.model.relax.raw_graph import InputValue
 
 MAX_ELEMENTS = 1 << 50
-"""A tensor with more numbers than this is a mistake."""
+"""Maximum plausible number of elements of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
-    """What the user said of the inputs, by their names; see `InputSpec`."""
+class RequestedInputs:
+    """The user's specification by names of the model's inputs; see `InputSpec`."""
 
     shapes: Mapping[str, tuple[int, ...]]
     batch_axes: Mapping[str, int | None]
     values: Mapping[str, InputValue]
 
 
-def requested(
+def match_request(
     declared: list[DeclaredInput],
     shapes: Mapping[str, tuple[int, ...]],
     batch_axes: Mapping[str, int | None] | None = None,
     values: Mapping[str, InputValue] | None = None,
-) -> Requested:
-    """Return what the user said of the inputs, by their names; "" stands for the first one.
+) -> RequestedInputs:
+    """Return the user's specification by names of the inputs; "" stands for the first one.
 
     Raises:
-        InputShapeError: if a name is not one of the model's inputs, or a value is given for an
-            input that holds more than one number.
+        InputShapeError: if a name is not one of the model's inputs, or a value does not fit its
+            input.
     """
     names = [d.name for d in declared]
     batch_axes, values = batch_axes or {}, values or {}
@@ -49,11 +56,11 @@ def requested(
             close = get_close_matches(name, names, n=1)
             guess = f"Did you mean {close[0]!r}? " if close else ""
             raise InputShapeError(
-                f"the model has no input {name!r}; its inputs are {listed(declared)}",
+                f"the model has no input {name!r}; its inputs are {list_inputs(declared)}",
                 f"{guess}{example(declared)}",
             )
     if not names:
-        return Requested({}, {}, {})
+        return RequestedInputs({}, {}, {})
     sizes = {name or names[0]: tuple(shape) for name, shape in shapes.items()}
     axes = {name or names[0]: axis for name, axis in batch_axes.items()}
     numbers: dict[str, InputValue] = {name or names[0]: value for name, value in values.items()}
@@ -65,14 +72,14 @@ def requested(
             _check_value(one, value, declared)
             continue
         if one.sizes == () and len(sizes.get(one.name, ())) == 1 and one.name not in axes:
-            (numbers[one.name],) = sizes.pop(one.name)  # a whole number for a scalar is its value
+            (numbers[one.name],) = sizes.pop(one.name)  # an integer for a scalar is its value
         if value is not None and any(size != 1 for size in one.sizes or ()):
             raise InputShapeError(
                 f"input {one} holds more than one number: value:{numbers[one.name]} does not say "
                 "what they are",
                 example(declared),
             )
-    return Requested(sizes, axes, numbers)
+    return RequestedInputs(sizes, axes, numbers)
 
 
 def _check_value(
@@ -90,17 +97,17 @@ def _check_value(
 
 
 class Binding:
-    """How the dimensions of the inputs are bound to numbers.
+    """Binding of the inputs' dimensions to numbers.
 
     Attributes:
-        fixed_batch: the batch that the file fixes; None if it leaves it open.
-        values: what each input holds that the user gave a value for.
-        has_batch: whether any input has one.
-        lacks_common_size: whether no input has a batch though nobody said so.
-        assumed: inputs whose batch axis neither the file nor the user names.
+        fixed_batch: the fixed batch of the file; None if it is free.
+        values: contents of the inputs that the user gave a value for.
+        has_batch: whether any input has a batch.
+        lacks_common_size: whether no input has a batch, and the user did not say so.
+        assumed: inputs whose batch axis is stated by neither the file nor the user.
     """
 
-    def __init__(self, declared: list[DeclaredInput], requested: Requested) -> None:
+    def __init__(self, declared: list[DeclaredInput], requested: RequestedInputs) -> None:
         self._declared = [_with_rank(d, requested) for d in declared]
         self._requested = requested.shapes
         self.values = requested.values
@@ -125,10 +132,10 @@ class Binding:
         if not axes or any(axis >= ranks[name] for name in axes):
             return None
         known = {n: a for n, a in self._batch_axis.items() if n not in axes}
-        return Binding(self._declared, Requested(self._requested, known | axes, self.values))
+        return Binding(self._declared, RequestedInputs(self._requested, known | axes, self.values))
 
     def sizes(self) -> Iterable[int]:
-        """Return all fixed sizes except the batch, those that were asked for included."""
+        """Return all fixed sizes except the batch, including those of the user."""
         for declared in self._declared:
             for axis, size in enumerate(declared.sizes or ()):
                 if isinstance(size, int) and axis != self._batch_axis[declared.name]:
@@ -137,21 +144,21 @@ class Binding:
             yield from shape
 
     def symbols(self, batch: int) -> dict[str, int]:
-        """Return the number that each named size of the inputs stands for."""
+        """Return the value of each named size of the inputs."""
         known: dict[str, int] = {}
         for declared in self._declared:
             self._bind(declared, batch, known)
         return known
 
     def keeps_file_sizes(self, batch: int) -> bool:
-        """Tell whether every size that the file fixes stays, so that it is right inside too."""
+        """Return whether all fixed sizes of the file are kept, so that inner sizes stay valid."""
         return self.fixed_batch is None or batch == self.fixed_batch
 
     def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
         """Return the full shape of each input for one batch size.
 
         Raises:
-            InputShapeError: if the request does not fit, or leaves a size open.
+            InputShapeError: if the specification does not fit, or leaves a size unknown.
         """
         known: dict[str, int] = {}
         bound = {d.name: self._bind(d, batch, known) for d in self._declared}
@@ -162,7 +169,8 @@ class Binding:
         for name, sizes in resolved.items():
             if any(not isinstance(size, int) for size in sizes):
                 raise InputShapeError(
-                    f"input {name!r} has sizes that the file leaves open: {listed(self._declared)}",
+                    f"input {name!r} has sizes that the file leaves open: "
+                    f"{list_inputs(self._declared)}",
                     example(self._declared),
                 )
         shapes = {
@@ -174,7 +182,7 @@ class Binding:
         return shapes
 
     def how_to_name_the_batch(self) -> str:
-        """Return how a user says where the batch is."""
+        """Return a hint on how to state the batch axis."""
         return where_batch(self._declared)
 
     def _bind(self, declared: DeclaredInput, batch: int, known: dict[str, int]) -> list[Size]:
@@ -219,7 +227,7 @@ class Binding:
             hint = f"The model wants channels first: {text(first_last)}. "
         return InputShapeError(
             f"input {declared.name!r}: got {text(shape)}, expected {text(expected)}{without}; "
-            f"{why}. Inputs of the model: {listed(self._declared)}",
+            f"{why}. Inputs of the model: {list_inputs(self._declared)}",
             hint + "Give the shape that the model was exported for, without the batch.",
         )
 
@@ -232,8 +240,8 @@ class Binding:
         return None
 
 
-def _with_rank(declared: DeclaredInput, requested: Requested) -> DeclaredInput:
-    """Give an input without a rank the rank that was asked for."""
+def _with_rank(declared: DeclaredInput, requested: RequestedInputs) -> DeclaredInput:
+    """Return an input without a rank with the rank that the user gave."""
     if declared.sizes is not None:
         return declared
     if declared.name in requested.values:
@@ -251,10 +259,10 @@ def _with_rank(declared: DeclaredInput, requested: Requested) -> DeclaredInput:
 
 
 def check_size(shape: tuple[int, ...], what: str) -> None:
-    """Raise if a tensor is larger than any machine holds.
+    """Raise if a tensor is too large for any machine.
 
     Raises:
-        InputShapeError: saying which one.
+        InputShapeError: naming the tensor.
     """
     if prod(shape) > MAX_ELEMENTS:
         raise InputShapeError(
@@ -264,11 +272,11 @@ def check_size(shape: tuple[int, ...], what: str) -> None:
         )
 
 
-# Which dimension of each input of an ONNX model is the batch.
+# The batch dimension of each input of an ONNX model.
 #
-# The user's word comes first, then a name in the file ("batch", "N"), then what all inputs have in
-# common. What cannot be known is refused, for a graph with the wrong dimension as its batch is
-# silently wrong.
+# The user's statement comes first, then a name in the file ("batch", "N"), then a size common to
+# all inputs. An ambiguous model is refused, because a graph with the wrong batch dimension would be
+# wrong without notice.
 
 
 _OTHER_THINGS = """
@@ -280,7 +288,7 @@ _OTHER = frozenset(_OTHER_THINGS.split())
 
 
 def is_batch_name(size: Size) -> bool:
-    """Return whether the name of a dimension says that it is the batch."""
+    """Return whether a dimension is named as the batch."""
     folded = size.lower() if isinstance(size, str) else ""
     return "batch" in folded or folded in ("n", "b", "bs")
 
@@ -294,11 +302,11 @@ def batch_axes(
 
     Args:
         declared: all inputs, with ranks.
-        given: what the user said.
-        values: inputs that are one number, which the user gave.
+        given: batch axes stated by the user.
+        values: inputs with a value from the user.
 
     Raises:
-        InputShapeError: if it cannot be known; the hint shows how to say it.
+        InputShapeError: if it is unknown; the hint shows how to state it.
     """
     axes: dict[str, int | None] = dict.fromkeys(values)
     axes |= {d.name: given[d.name] for d in declared if d.name in given}
@@ -319,7 +327,7 @@ def batch_axes(
 
 
 def _by_common_sense(declared: list[DeclaredInput]) -> dict[str, int | None]:
-    """The first dimension is the batch where that is how all inputs look."""
+    """Return the first dimension as the batch if all inputs agree with that."""
     leaders = {d.name: (d.sizes or (None,))[0] for d in declared}
     for d in declared:
         if _says_otherwise(leaders[d.name]):
@@ -353,6 +361,6 @@ def _says_otherwise(size: Size) -> bool:
 def _unknown(all_inputs: list[DeclaredInput], why: str, one: DeclaredInput) -> InputShapeError:
     return InputShapeError(
         f"the file does not say which dimension of input {one} is the batch: {why} "
-        f"(inputs: {listed(all_inputs)})",
+        f"(inputs: {list_inputs(all_inputs)})",
         where_batch(all_inputs),
     )

@@ -1,4 +1,4 @@
-"""Serialized ONNX → a model that can be traced: functions inlined, small tensors at hand."""
+"""Serialized ONNX → a model for tracing: functions inlined, small tensors loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import AttributeProto, TensorProto, external_data_helper
 from dippm.base import files
 from dippm.errors import ConversionError
 from dippm.model.relax.onnx.contributed import write_standard
-from dippm.model.relax.onnx.values import MAX_KNOWN_ELEMENTS, malformed, where
+from dippm.model.relax.onnx.values import MAX_KNOWN_ELEMENTS, malformed_error, message_start
 from dippm.model.relax.onnx.wire import without_weights
 
 _MAX_BYTES = 8 * MAX_KNOWN_ELEMENTS
@@ -24,13 +24,13 @@ def parse(data: bytes, file: Path | None = None) -> onnx.ModelProto:
     """Return the model without the contents of its large tensors.
 
     Args:
-        data: a serialized model.
-        file: the model's, beside which small tensors are looked for; None for nowhere.
+        data: the serialized model.
+        file: path of the model, in whose folder small tensors are looked up; None for nowhere.
 
     Raises:
-        ValueError: if the bytes are no ONNX model.
+        ValueError: if the bytes are not an ONNX model.
         ModelFileError: if its graph breaks the rules of ONNX.
-        ConversionError: if sizes stand in an external file that is not in its folder.
+        ConversionError: if sizes are in an external file that is not in its folder.
     """
     try:
         model = onnx.ModelProto.FromString(without_weights(data))
@@ -47,7 +47,7 @@ def parse(data: bytes, file: Path | None = None) -> onnx.ModelProto:
 
 
 def _fetch_small_tensors(graph: onnx.GraphProto, file: Path | None) -> None:
-    """Read what shapes may be computed from; weights stay where they are."""
+    """Load tensors that shapes may depend on; leave weights unread."""
     for tensor in graph.initializer:
         if (
             tensor.data_location != TensorProto.EXTERNAL
@@ -85,11 +85,11 @@ def _size(tensor: onnx.TensorProto) -> int:
     return size
 
 
-# Local functions of an ONNX file: inlined, if that ends and does not explode.
+# Local functions of an ONNX file are inlined, within a limit on recursion and growth.
 
 
 MAX_INLINED = 1_000_000
-"""Operators after inlining; a few functions that call each other twice reach any number."""
+"""Maximum operators after inlining; a few functions that call each other twice reach any count."""
 
 _Key = tuple[str, str]
 
@@ -99,7 +99,7 @@ def inline(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises:
         ValueError: if the functions cannot be inlined.
-        ConversionError: if they call themselves, or become too many operators.
+        ConversionError: if they are recursive, or expand to too many operators.
     """
     from onnx import inliner
 
@@ -111,7 +111,7 @@ def inline(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_growth(model: onnx.ModelProto) -> None:
-    """Count the operators that inlining leads to, callees before callers."""
+    """Raise if inlining would give too many operators, counted from callees to callers."""
     calls = {(f.domain, f.name): _called(f.node) for f in model.functions}
     sizes: dict[_Key, int] = {}
     active: set[_Key] = set()
@@ -140,7 +140,7 @@ def _check_growth(model: onnx.ModelProto) -> None:
 
 
 def _called(nodes: Iterable[onnx.NodeProto]) -> list[_Key]:
-    """Return the operators of nodes and of the graphs inside them."""
+    """Return the operators of nodes and of their inner graphs."""
     found: list[_Key] = []
     left = list(nodes)
     while left:
@@ -153,13 +153,13 @@ def _called(nodes: Iterable[onnx.NodeProto]) -> list[_Key]:
     return found
 
 
-# What an ONNX graph must keep to, and what shape inference neither refuses nor survives.
+# Checks of an ONNX graph that shape inference does not make, or crashes without.
 
 
 POSITIVE = frozenset({"dilations", "group", "kernel_shape", "output_shape", "strides"})
 NOT_NEGATIVE = frozenset({"pads", "output_padding"})
 LARGEST = (1 << 31) - 1
-"""Of a window's sizes and steps: ONNX's inference multiplies them in 64 bits, and wraps around."""
+"""Maximum of a window's sizes and steps: ONNX's inference multiplies in 64 bits and overflows."""
 POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 PADDINGS = frozenset({b"", b"NOTSET", b"SAME_LOWER", b"SAME_UPPER", b"VALID"})
 WINDOWED = frozenset(
@@ -167,25 +167,25 @@ WINDOWED = frozenset(
     AveragePool Conv ConvInteger ConvTranspose DeformConv LpPool MaxPool MaxUnpool QLinearConv
     """.split()
 )
-"""Operators that move a window: a step of nothing ends ONNX's own inference in a division."""
+"""Operators with a sliding window: a step of 0 crashes ONNX's own inference."""
 
 
 def check(graph: onnx.GraphProto) -> None:
-    """Check a graph and those inside of it.
+    """Check a graph and its inner graphs.
 
     Raises:
-        ModelFileError: if two operators write one value, or a window has no size or step.
+        ModelFileError: if two operators write the same value, or a window has no size or step.
     """
     names = [value.name for value in graph.input]
     written = {*names, *(tensor.name for tensor in graph.initializer)}
     for name, number in Counter(names).items():
         if number > 1:
-            raise malformed(f"the ONNX graph has {number} inputs {name!r}")
+            raise malformed_error(f"the ONNX graph has {number} inputs {name!r}")
     for node in graph.node:
         for name in filter(None, node.output):
             if name in written:
-                raise malformed(
-                    f"{where(node)}it writes {name!r}, which something else has written"
+                raise malformed_error(
+                    f"{message_start(node)}it writes {name!r}, which something else has written"
                 )
             written.add(name)
         if node.op_type in WINDOWED and not node.domain:
@@ -200,27 +200,29 @@ def check(graph: onnx.GraphProto) -> None:
 def _check_window(node: onnx.NodeProto) -> None:
     for attribute in node.attribute:
         numbers = attribute.ints or ([attribute.i] if attribute.type == AttributeProto.INT else [])
-        what = f"{where(node)}{attribute.name} = {list(numbers)}"
+        what = f"{message_start(node)}{attribute.name} = {list(numbers)}"
         if attribute.name in POSITIVE and any(number < 1 for number in numbers):
-            raise malformed(f"{what}, which must be positive")
+            raise malformed_error(f"{what}, which must be positive")
         if attribute.name in NOT_NEGATIVE and any(number < 0 for number in numbers):
-            raise malformed(f"{what}, which must not be negative")
+            raise malformed_error(f"{what}, which must not be negative")
         if attribute.name in POSITIVE | NOT_NEGATIVE and any(n > LARGEST for n in numbers):
-            raise malformed(f"{what}, which is more than any window has")
+            raise malformed_error(f"{what}, which is more than any window has")
         if attribute.name == "auto_pad" and attribute.s not in PADDINGS:
-            raise malformed(
-                f"{where(node)}its auto_pad is {attribute.s.decode(errors='replace')!r}"
+            raise malformed_error(
+                f"{message_start(node)}its auto_pad is {attribute.s.decode(errors='replace')!r}"
             )
 
 
 def _check_pool(node: onnx.NodeProto) -> None:
-    """Refuse a pool with windows in the padding alone, which have nothing to take a value of."""
+    """Refuse a pool with windows entirely in the padding, which have no value."""
     given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     kernel, pads = given.get("kernel_shape", []), given.get("pads", [])
     dilations = given.get("dilations") or [1] * len(kernel)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False)]
     if any(pad >= span for pad, span in zip(pads, spans * 2, strict=False)):
-        raise malformed(f"{where(node)}pads = {pads} are not smaller than its window {kernel}")
+        raise malformed_error(
+            f"{message_start(node)}pads = {pads} are not smaller than its window {kernel}"
+        )
 
 
 def _graphs(attribute: AttributeProto) -> Iterator[onnx.GraphProto]:

@@ -1,8 +1,8 @@
-"""The module path of an ONNX operator, from what its exporter left of it.
+"""The module path of an ONNX operator, from the traces that exporters leave.
 
-PyTorch's exporter notes the scopes in the node's metadata; its predecessor spells them in the
-node's name ("/layer1/layer1.0/conv1/Conv"); before that only weights kept them
-("layer1.0.conv1.weight"). Other exporters name nodes by their own rules: such a name is the path.
+PyTorch's exporter writes scopes into the node's metadata; its predecessor put them in the node's
+name ("/layer1/layer1.0/conv1/Conv"); before that only weights had them ("layer1.0.conv1.weight").
+Other exporters name nodes by their own rules, and that name is the path.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import onnx
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 REWRITTEN = "pkg.onnxscript.rewriter.rule_name"
-"""What the exporter merged stands in the scope of the last: a convolution in its norm's."""
+"""Mark of merged operators, which have the scope of the last: a convolution that of its norm."""
 LONGEST_NAME = 4096
-"""A longer name is not taken apart: nobody wrote it."""
+"""Maximum length of a name that is parsed."""
 _WEIGHT = re.compile(r"(.+)\.(weight|bias|running_mean|running_var|[wb]_\d+)")
-"""How PyTorch and Paddle ("conv2d_0.w_0") name the weights of a layer."""
+"""Names of a layer's weights in PyTorch and Paddle ("conv2d_0.w_0")."""
 
 
 def path_of(node: onnx.NodeProto, weights: Sequence[str]) -> str:
-    """Return the path of the module that a node belongs to; "" if nothing tells.
+    """Return the path of a node's module; "" if it is unknown.
 
     Args:
-        node: an operator.
+        node: the operator's node.
         weights: names of the stored tensors among its inputs.
     """
     noted = {entry.key: entry.value for entry in node.metadata_props}
@@ -54,7 +54,7 @@ def _from_metadata(text: str) -> str:
 
 
 def _joined(scopes: Sequence[str]) -> str:
-    """Join scopes, where "layer1.0" in "layer1" repeats its parent: numbers do not stand alone."""
+    """Join scopes, dropping the repeated parent in "layer1", "layer1.0"."""
     path: list[str] = []
     for scope in scopes:
         parts = scope.split(".")

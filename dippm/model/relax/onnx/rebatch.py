@@ -1,9 +1,9 @@
-"""Another batch for a file that fixes its own.
+"""Another batch for a file with a fixed one.
 
-Exporters write the batch that they saw as a number: Reshape to (1, 2048). The file is first traced
-as it is; that trace is the reference. Traced again with the marker, a literal shape gets the marker
-where the reference has the batch, and every result must be the reference's with one size scaled.
-What is not is a graph that cannot be given another batch.
+Exporters write the batch of the example as a number: Reshape to (1, 2048). The file is first traced
+unchanged, as the reference. In a second trace with the marker, literal shapes get the marker where
+the reference has the batch, and every result must equal the reference with one size scaled.
+Otherwise the graph cannot have another batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto
 
 from dippm.model.relax.onnx.tracing import Tracing
-from dippm.model.relax.onnx.values import BatchFixedError, Tensor, where
+from dippm.model.relax.onnx.values import BatchFixedError, Tensor, message_start
 
 Shape = tuple[int, ...]
 _SHAPE_ARGUMENT = {"Reshape": 1, "Expand": 1, "Resize": 3, "MaxUnpool": 2}
@@ -26,13 +26,13 @@ _SHAPE_ARGUMENT = {"Reshape": 1, "Expand": 1, "Resize": 3, "MaxUnpool": 2}
 
 @dataclass(slots=True)
 class Rebatch:
-    """How sizes change from the file's batch to the marker.
+    """Adjusts sizes from the file's batch to the marker.
 
     Attributes:
-        reference: shapes at the file's batch by name.
-        batch: the batch that the file fixes.
-        marker: the other batch.
-        changed: nodes whose literal sizes were changed.
+        reference: shapes at the file's batch, by name.
+        batch: the fixed batch of the file.
+        marker: the marker batch.
+        changed: nodes with adjusted literal sizes.
     """
 
     reference: Mapping[str, Shape]
@@ -48,7 +48,7 @@ class Rebatch:
         attributes: Mapping[str, Any],
         scope: str,
     ) -> list[Tensor | None]:
-        """Return the arguments of a node with the batch where the file holds it as a number."""
+        """Return a node's arguments with the marker in place of the literal batch."""
         if node.op_type == "Concat":
             return self._repeat(tracer, node, inputs, attributes)
         if node.op_type == "Expand" and len(inputs) == 2:
@@ -77,7 +77,7 @@ class Rebatch:
         return [*inputs[:place], changed, *inputs[place + 1 :]]
 
     def check(self, node: onnx.NodeProto, name: str, shape: Shape) -> None:
-        """Raise if a result is not the reference's with at most one size scaled.
+        """Raise if a result differs from the reference by more than one scaled size.
 
         Raises:
             BatchFixedError: naming the operator.
@@ -92,25 +92,25 @@ class Rebatch:
             got != want and got * self.batch != want * self.marker for got, want in pairs
         ):
             raise BatchFixedError(
-                where(node) + f"its result {wanted} would become {shape} at another batch"
+                message_start(node) + f"its result {wanted} would become {shape} at another batch"
             )
 
     def check_kept(
         self, node: onnx.NodeProto, inputs: list[Tensor | None], outputs: list[Tensor]
     ) -> None:
-        """Raise if an operator takes one sample out of the batch.
+        """Raise if an operator selects one sample of the batch.
 
         Raises:
             BatchFixedError: naming the operator.
         """
         if any(t.data is not None or self._batch_axis(t.shape) is not None for t in outputs):
             return
-        read = inputs[:1] if node.op_type == "CastLike" else inputs  # its second is but a type
+        read = inputs[:1] if node.op_type == "CastLike" else inputs  # the second only states a type
         if any(t is not None and self._batch_axis(t.shape) is not None for t in read):
-            raise BatchFixedError(where(node) + "its result holds nothing of the batch")
+            raise BatchFixedError(message_start(node) + "its result holds nothing of the batch")
 
     def _one_row(self, source: Tensor | None, target: Tensor | None) -> Tensor | None:
-        """Return one row of a constant that holds the same one for each sample, to be expanded."""
+        """Return one row of a constant with equal rows per sample, to be expanded."""
         if source is None or source.data is None or target is None or target.data is None:
             return source
         sizes = [int(n) for n in target.data.reshape(-1)]
@@ -140,7 +140,7 @@ class Rebatch:
     def _reshaped(
         self, source: Shape, axis: int, wanted: Shape, literal: list[int]
     ) -> list[int] | None:
-        """Return the target with the marker in it; None if it is right as it stands."""
+        """Return the target with the marker in it; None if it needs no change."""
         before = prod(source[:axis])
         merged = source[axis] // self.marker * self.batch
         starts = [prod(wanted[:i]) for i in range(len(wanted))]
@@ -157,9 +157,9 @@ class Rebatch:
         return self._scaled(wanted, place)
 
     def _merged_place(self, wanted: Shape, starts: list[int], before: int) -> int | None:
-        """Return the size that holds the batch beside something else.
+        """Return the position of the size that merges the batch with another size.
 
-        The last dimension are features: rather the one before it, where both would do.
+        The last dimension is features, so the one before it is preferred if both fit.
         """
         at = [i for i, start in enumerate(starts) if start == before and wanted[i] > 1]
         if not at or wanted[at[0]] % self.batch:
@@ -185,7 +185,7 @@ class Rebatch:
         inputs: list[Tensor | None],
         attributes: Mapping[str, Any],
     ) -> list[Tensor | None]:
-        """Repeat what has no batch beside what has one: a class token beside patches."""
+        """Repeat an argument without a batch for one with a batch: a class token for patches."""
         shapes = [t.shape for t in inputs if t is not None]
         rank = len(shapes[0]) if shapes else 0
         if not rank or self.batch != 1 or len(shapes) != len(inputs):

@@ -1,7 +1,7 @@
-"""Sequences and optional values of ONNX, as Python lists while a graph is traced.
+"""Sequences and optional values of ONNX, as Python lists during tracing.
 
-Exporters use them around loops and for lists of results. A sequence whose length is known needs
-no operator of its own: only what joins or splits tensors is work.
+Exporters use them around loops and for lists of results. A sequence of known length needs no
+operator of its own: only concatenating and splitting tensors is work.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dippm.model.relax.onnx.values import (
     BatchFixedError,
     Tensor,
     UnsupportedError,
-    malformed,
-    where,
+    malformed_error,
+    message_start,
 )
 
 Attributes = Mapping[str, Any]
@@ -29,7 +29,7 @@ _UNKNOWN_PLACE = "the place in the sequence depends on the data"
 def _items(tracer: Tracing, node: onnx.NodeProto) -> list[Tensor]:
     name = node.input[0] if node.input else ""
     if name not in tracer.lists:
-        raise malformed(f"ONNX operator {node.op_type} {node.name!r} reads no sequence")
+        raise malformed_error(f"ONNX operator {node.op_type} {node.name!r} reads no sequence")
     return tracer.lists[name]
 
 
@@ -60,7 +60,7 @@ def _erase(tracer: Tracing, node: onnx.NodeProto, _: Attributes) -> None:
     items = list(_items(tracer, node))
     place = _place(tracer, node, 1, -1)
     if not -len(items) <= place < len(items):
-        raise malformed(f"ONNX operator {node.op_type} {node.name!r} names place {place}")
+        raise malformed_error(f"ONNX operator {node.op_type} {node.name!r} names place {place}")
     del items[place]
     tracer.write(node.output[0], items)
 
@@ -68,7 +68,7 @@ def _erase(tracer: Tracing, node: onnx.NodeProto, _: Attributes) -> None:
 def _at(tracer: Tracing, node: onnx.NodeProto, _: Attributes) -> None:
     items, place = _items(tracer, node), _place(tracer, node, 1, 0)
     if not -len(items) <= place < len(items):
-        raise malformed(f"ONNX operator {node.op_type} {node.name!r} names place {place}")
+        raise malformed_error(f"ONNX operator {node.op_type} {node.name!r} names place {place}")
     tracer.write(node.output[0], items[place])
 
 
@@ -98,7 +98,7 @@ def _split(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> Non
     source, name = tracer.need(node, 0), node.output[0]
     axis = int(attributes.get("axis", 0)) % max(len(source.shape), 1)
     if tracer.marker and source.shape[axis] % tracer.marker == 0:
-        raise BatchFixedError(where(node) + "it splits the batch into a sequence")
+        raise BatchFixedError(message_start(node) + "it splits the batch into a sequence")
     sizes = [1] * source.shape[axis]
     if len(node.input) > 1 and node.input[1]:
         data = tracer.need(node, 1).data
@@ -151,4 +151,4 @@ TRACERS: dict[str, Callable[[Tracing, onnx.NodeProto, Attributes], None]] = {
     "OptionalGetElement": _optional,
     "OptionalHasElement": _has_element,
 }
-"""By operator name."""
+"""Function by operator name."""

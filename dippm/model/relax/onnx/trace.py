@@ -1,8 +1,8 @@
-"""An ONNX graph with every size known: one walk that infers shapes and folds shape arithmetic.
+"""Tracing of an ONNX graph: one walk infers all shapes and folds shape arithmetic.
 
-Sizes that the exporter computes at run time (Shape → Gather → Concat → Reshape) become numbers on
-the way, so each later operator is inferred with them. No weight is needed and nothing from the
-file is run.
+Sizes that the file computes at run time (Shape → Gather → Concat → Reshape) become numbers on the
+way, so each later operator is inferred with them. No weights are needed and no code from the file
+runs.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from dippm.model.relax.onnx.values import (
     Trace,
     TracedStep,
     UnsupportedError,
-    give_values,
-    malformed,
+    how_to_give_values,
+    malformed_error,
     may_be_sizes,
-    where,
+    message_start,
 )
 from dippm.model.relax.raw_graph import InputValue
 
 MAX_UNROLLED = 200_000
-"""Operators that loops may add to those of the file by being unrolled: about half a minute."""
+"""Maximum operators that unrolled loops may add to the file's: about half a minute."""
 
 _SKIPPED = ("Identity", "Dropout")
 _RECURRENT = ("LSTM", "GRU", "RNN")
@@ -64,18 +64,18 @@ def trace(
     """Return the graph with static shapes.
 
     Args:
-        model: without functions; large tensors may lack their contents.
-        shapes: of each user input, batch included.
-        marker: the batch in those shapes if it stands for any batch, else 0.
-        values: what inputs hold whose sizes alone are not enough.
-        symbols: what named sizes stand for, if the sizes that the file declares inside hold;
-            None if another batch than the file's makes them wrong.
-        rebatch: how literal sizes of a file with a fixed batch change with the marker.
-        is_assumed: whether the place of the batch is only an assumption.
+        model: model without functions; large tensors may lack their contents.
+        shapes: shape of each user input, batch included.
+        marker: the batch of those shapes if it stands for any batch, else 0.
+        values: contents of inputs whose sizes do not suffice.
+        symbols: values of named sizes, if the sizes that the file declares inside are valid;
+            None if a batch other than the file's makes them wrong.
+        rebatch: adjustment of literal sizes in a file with a fixed batch.
+        is_assumed: whether the axis of the batch is an assumption.
 
     Raises:
-        ShapeMismatchError: if the sizes do not fit; `BatchFixedError` if the batch is to blame,
-            `BatchIsTimeError` if the assumed batch are time steps.
+        ShapeMismatchError: if the sizes do not fit; `BatchFixedError` if the batch is the reason,
+            `BatchIsTimeError` if the assumed batch is the time axis.
         ConversionError: if an operator's result has no static shape, or there are too many.
         ModelFileError: if the graph is not well formed.
     """
@@ -83,7 +83,7 @@ def trace(
         tracer = Tracer(model, marker, symbols=symbols, rebatch=rebatch, is_assumed=is_assumed)
         return tracer.run(model.graph, shapes, values or {})
     except UnsupportedError as error:
-        raise error.told_with_count(model) from error.__cause__
+        raise error.to_conversion_error(model) from error.__cause__
 
 
 class Tracer:
@@ -91,10 +91,10 @@ class Tracer:
 
     Attributes:
         marker: see `trace`.
-        values: tensors by the names that are visible now.
+        values: tensors by currently visible name.
         lists: sequences of tensors by name.
-        steps: what was traced so far, in order.
-        notes: what was assumed.
+        steps: steps so far, in order.
+        notes: assumptions, for the user.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Tracer:
         return Trace(inputs, steps, outputs, self._shapes, tuple(self.notes))
 
     def _outputs(self, graph: onnx.GraphProto) -> list[Tensor]:
-        """Return the results; a sequence counts as its items."""
+        """Return the results, with the items of sequences."""
         found: list[Tensor] = []
         for value in graph.output:
             if value.name in self.lists:
@@ -162,7 +162,7 @@ class Tracer:
         return found
 
     def walk(self, block: Block) -> None:
-        """Trace the nodes of a block; what they write stays visible."""
+        """Trace the nodes of a block; names that they write stay visible."""
         for name, tensor in block.stored.items():
             self.write(name, tensor)
         for node, attributes in self._nodes(block):
@@ -181,7 +181,7 @@ class Tracer:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Forget inside names afterwards; `name` tells the runs of one block apart."""
+        """Hide names of the block afterwards; `name` distinguishes runs of the same block."""
         outer = self._scope
         self._scope = f"{outer}{name}/"
         self._written.append([])
@@ -194,7 +194,7 @@ class Tracer:
                 _restore(self.lists, written, items)
 
     def write(self, name: str, value: Tensor | list[Tensor]) -> None:
-        """Let a name stand for a tensor or a sequence."""
+        """Bind a name to a tensor or a sequence."""
         if self._written:
             old = (name, self.values.get(name), self.lists.get(name))
             self._written[-1].append(old)
@@ -206,7 +206,7 @@ class Tracer:
             self.values.pop(name, None)
 
     def read(self, name: str, reader: str) -> Tensor | None:
-        """Return the tensor that a name stands for; None for an absent optional argument."""
+        """Return the tensor bound to a name; None for an absent optional argument."""
         if not name:
             return None
         if name in self.values:
@@ -216,20 +216,20 @@ class Tracer:
                 f"{reader} reads {name!r}, a sequence of tensors, as if it were one tensor",
                 "Export the model without sequences.",
             )
-        raise malformed(f"the ONNX graph reads {name!r} in {reader}, but nothing writes it")
+        raise malformed_error(f"the ONNX graph reads {name!r} in {reader}, but nothing writes it")
 
     def need(self, node: onnx.NodeProto, position: int) -> Tensor:
-        """Return an argument that must be there."""
+        """Return a required argument."""
         name = node.input[position] if position < len(node.input) else ""
         tensor = self.read(name, node.name or node.op_type)
         if tensor is None:
-            raise malformed(f"ONNX operator {node.op_type} {node.name!r} lacks an input")
+            raise malformed_error(f"ONNX operator {node.op_type} {node.name!r} lacks an input")
         return tensor
 
     def apply(
         self, operator: str, inputs: Sequence[Tensor | None], name: str, **attributes: Any
     ) -> Tensor:
-        """Trace an operator that the file does not spell out; return its only result."""
+        """Trace an operator that is not in the file; return its only result."""
         return self.apply_all(operator, inputs, name, 1, **attributes)[0]
 
     def apply_all(
@@ -242,7 +242,7 @@ class Tracer:
         domain: str = "",
         **attributes: Any,
     ) -> list[Tensor]:
-        """Trace an operator that the file does not spell out; return its results."""
+        """Trace an operator that is not in the file; return its results."""
         arguments = ["" if t is None else f"{name}<{i}" for i, t in enumerate(inputs)]
         results = [name, *(f"{name}>{i}" for i in range(1, count))]
         node = helper.make_node(
@@ -251,7 +251,7 @@ class Tracer:
         return self._emit(node, attributes, list(inputs))
 
     def opset(self) -> int:
-        """Return the version of the operators that `apply` writes."""
+        """Opset of the operators that `apply` writes."""
         return self._inference.opset(onnx.NodeProto())
 
     def is_read(self, name: str) -> bool:
@@ -259,11 +259,11 @@ class Tracer:
         return name in self._read
 
     def note(self, text: str) -> None:
-        """Say what is assumed."""
+        """Add a note on an assumption."""
         self.notes[text] = None
 
     def _nodes(self, block: Block) -> Iterator[tuple[onnx.NodeProto, dict[str, Any]]]:
-        """Yield the nodes of a block and tell how far the walk is.
+        """Yield the nodes of a block and report progress.
 
         Raises:
             ConversionError: if loops are too long.
@@ -285,9 +285,9 @@ class Tracer:
             yield item
 
     def _skips(self, node: onnx.NodeProto) -> bool:
-        """Tell whether a node only passes its input on; nobody may read a second result.
+        """Return whether a node only passes its input on, and has no second result that is read.
 
-        Old exporters name the mask of a dropout that nothing reads.
+        Old exporters name the unread mask of a dropout.
         """
         return not any(self.is_read(name) for name in node.output[1:] if name)
 
@@ -313,7 +313,7 @@ class Tracer:
     def _emit(
         self, node: onnx.NodeProto, attributes: dict[str, Any], inputs: list[Tensor | None]
     ) -> list[Tensor]:
-        """Append the step of a node; return its results without the absent ones."""
+        """Append the step of a node; return its results, without omitted ones."""
         opset = self._inference.opset(node)
         types = self._inference.infer(node, inputs, attributes)
         folded = _fold(node, inputs, attributes, opset)
@@ -347,7 +347,7 @@ class Tracer:
     def _bounds(
         self, node: onnx.NodeProto, inputs: list[Tensor | None], attributes: Mapping[str, Any]
     ) -> Mapping[str, Type]:
-        """State what a selection gives at most, unless values that users can give would tell."""
+        """Return the bounds of a selection; none if values from the user would give exact sizes."""
         if node.op_type not in data_dependent_sizes.SELECTIONS:
             return {}
         known = [t for t in inputs if t is not None]
@@ -358,7 +358,7 @@ class Tracer:
         self, node: onnx.NodeProto, attributes: Mapping[str, Any], tensor: Tensor | None
     ) -> None:
         if tensor is None:
-            raise malformed(f"ONNX operator {node.op_type} {node.name!r} has no input")
+            raise malformed_error(f"ONNX operator {node.op_type} {node.name!r} has no input")
         if node.op_type == "Size":
             data = np.asarray(prod(tensor.shape), np.int64)
         else:
@@ -380,8 +380,10 @@ class Tracer:
             raise self._unknown_shape(node)
         shape, element_type = known
         if self.marker and prod(shape) % self.marker**2 == 0 and prod(shape):
-            raise BatchFixedError(where(node) + "the batch gets mixed into another dimension")
-        check_size(shape, f"the result of {where(node)[:-2]}")
+            raise BatchFixedError(
+                message_start(node) + "the batch gets mixed into another dimension"
+            )
+        check_size(shape, f"the result of {message_start(node)[:-2]}")
         if self._rebatch is not None:
             self._rebatch.check(node, self._scope + name, shape)
         self._shapes[self._scope + name] = shape
@@ -397,7 +399,7 @@ class Tracer:
             return UnsupportedError(
                 node,
                 f"the shape of its result depends on the value of input {names}",
-                give_values(open_inputs),
+                how_to_give_values(open_inputs),
             )
         newer = ""
         if self._inference.schema(node) is None and self._inference.is_newer(node):
@@ -406,7 +408,7 @@ class Tracer:
         return UnsupportedError(node, "the shape of its result cannot be inferred" + newer)
 
     def open_values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the inputs that tensors depend on and that may be sizes, axes or the like."""
+        """Return the inputs that tensors depend on and that may contain sizes or axes."""
         found: dict[int, Tensor] = {}
         seen: set[int] = set()
         stack = list(tensors)
@@ -461,7 +463,7 @@ def _scales(shape: tuple[int, ...], marker: int) -> bool:
 
 
 def _needed(steps: list[TracedStep], outputs: list[Tensor]) -> list[TracedStep]:
-    """Return the steps that the outputs depend on; known values need no step."""
+    """Return the steps that the outputs depend on; known values need none."""
     wanted: set[int] = set()
     stack = [t.producer for t in outputs]
     while stack:

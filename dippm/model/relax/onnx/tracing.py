@@ -1,4 +1,4 @@
-"""What control flow, sequences and rebatching ask of the walk that meets them."""
+"""`Tracing`: the interface of a trace for control flow, sequences and rebatching."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Any, Protocol
 
 import onnx
 
-from dippm.model.relax.onnx.values import Tensor, TracedStep, constant, plain_attribute, stored
+from dippm.model.relax.onnx.values import (
+    Tensor,
+    TracedStep,
+    constant,
+    plain_attribute,
+    stored_tensor,
+)
 
 
 class Tracing(Protocol):
-    """A walk over a graph, from the inside; see `trace.Tracer`."""
+    """The methods of `trace.Tracer` that handlers of operators use."""
 
     marker: int
     values: dict[str, Tensor]
@@ -21,24 +27,24 @@ class Tracing(Protocol):
     notes: dict[str, None]
 
     def walk(self, block: Block) -> None:
-        """Trace the nodes of a block; what they write stays visible."""
+        """Trace the nodes of a block; names that they write stay visible."""
 
     def scope(self, name: str) -> AbstractContextManager[None]:
-        """Forget inside names afterwards; `name` tells the runs of one block apart."""
+        """Hide names of the block afterwards; `name` distinguishes runs of the same block."""
 
     def write(self, name: str, value: Tensor | list[Tensor]) -> None:
-        """Let a name stand for a tensor or a sequence."""
+        """Bind a name to a tensor or a sequence."""
 
     def read(self, name: str, reader: str) -> Tensor | None:
-        """Return the tensor that a name stands for; None for an absent optional argument."""
+        """Return the tensor bound to a name; None for an absent optional argument."""
 
     def need(self, node: onnx.NodeProto, position: int) -> Tensor:
-        """Return an argument that must be there."""
+        """Return a required argument."""
 
     def apply(
         self, operator: str, inputs: Sequence[Tensor | None], name: str, **attributes: Any
     ) -> Tensor:
-        """Trace an operator that the file does not spell out; return its only result."""
+        """Trace an operator that is not in the file; return its only result."""
 
     def apply_all(
         self,
@@ -48,36 +54,36 @@ class Tracing(Protocol):
         count: int,
         **attributes: Any,
     ) -> list[Tensor]:
-        """Trace an operator that the file does not spell out; return its results."""
+        """Trace an operator that is not in the file; return its results."""
 
     def opset(self) -> int:
-        """Return the version of the operators that `apply` writes."""
+        """Opset of the operators that `apply` writes."""
 
     def is_read(self, name: str) -> bool:
         """Return whether an operator or the model's results read a name."""
 
     def note(self, text: str) -> None:
-        """Say what is assumed."""
+        """Add a note on an assumption."""
 
     def open_values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the inputs that tensors depend on and that may be sizes, axes or the like."""
+        """Return the inputs that tensors depend on and that may contain sizes or axes."""
 
 
-# A graph or inner graph of an ONNX file, read once however often it is run.
+# A graph or inner graph of an ONNX file, parsed once for all its runs.
 
 
 class Block:
-    """The nodes of one graph with their attributes, and what it stores.
+    """The nodes of one graph with their attributes, and its stored tensors.
 
     Attributes:
-        graph: in the file.
-        nodes: each with its attributes as Python values; inner graphs as blocks.
+        graph: the graph in the file.
+        nodes: nodes with their attributes as Python values; inner graphs as blocks.
         stored: initializers and constants by name.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.graph = graph
-        self.stored: dict[str, Tensor] = {t.name: stored(t) for t in graph.initializer}
+        self.stored: dict[str, Tensor] = {t.name: stored_tensor(t) for t in graph.initializer}
         for sparse in graph.sparse_initializer:
             self.stored[sparse.values.name] = Tensor(
                 sparse.values.name,
@@ -95,12 +101,12 @@ class Block:
                 self.nodes.append((node, {k: _read(v) for k, v in attributes.items()}))
 
     def count(self) -> int:
-        """Return how many operators it has, those of inner graphs included."""
+        """Return the number of operators, including inner graphs."""
         inner = (v for _, a in self.nodes for v in a.values() if isinstance(v, Block))
         return len(self.nodes) + sum(block.count() for block in inner)
 
     def names_read(self) -> set[str]:
-        """Return the names that operators or results read, those of inner graphs included."""
+        """Return the names that operators or results read, including inner graphs."""
         names = {value.name for value in self.graph.output}
         for node, attributes in self.nodes:
             names.update(node.input)

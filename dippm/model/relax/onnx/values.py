@@ -1,4 +1,4 @@
-"""What a traced ONNX graph is made of: tensors and steps, and why a trace can fail."""
+"""Parts of a traced ONNX graph, tensors and steps, and the errors of tracing."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from dippm.errors import ConversionError, ModelFileError
 from dippm.model.relax.onnx.fold import NUMPY_TYPES, Array
 
 MAX_KNOWN_ELEMENTS = 1024
-"""Contents above this are weights or index tables: no size is computed from them."""
+"""Maximum elements of known contents; larger ones are weights or index tables."""
 
 MAX_SIZES = 16
-"""Numbers that a list of sizes or axes has at most."""
+"""Maximum length of a list of sizes or axes."""
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 SIZE_TYPES = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
-"""Types that sizes, axes and indices come in; small tensors of other types are weights."""
+"""Types of sizes, axes and indices; small tensors of other types are weights."""
 
 
 class ShapeMismatchError(Exception):
-    """The sizes do not fit at one operator."""
+    """Sizes do not fit at an operator."""
 
 
 class BatchFixedError(ShapeMismatchError):
-    """The graph cannot be given another batch: some inner size fixes it."""
+    """The graph cannot have another batch: an inner size fixes it."""
 
 
 class BatchIsTimeError(ShapeMismatchError):
-    """What was taken for the batch are the time steps of a recurrent layer."""
+    """The assumed batch is the time axis of a recurrent layer."""
 
 
 class UnsupportedError(Exception):
-    """An operator that has no static result."""
+    """An operator has no static result."""
 
     def __init__(self, node: onnx.NodeProto, why: str, hint: str = "") -> None:
         super().__init__(why)
         self.node, self.why, self.hint = node, why, hint
 
-    def told_with_count(self, model: onnx.ModelProto) -> ConversionError:
-        """Return the error that a user sees."""
+    def to_conversion_error(self, model: onnx.ModelProto) -> ConversionError:
+        """Return the error for the user, with the number of such operators."""
         node = self.node
         count = sum((n.op_type, n.domain) == (node.op_type, node.domain) for n in model.graph.node)
         domain = f"{node.domain}." if node.domain not in DEFAULT_DOMAINS else ""
@@ -65,13 +65,13 @@ class Tensor:
     """One value.
 
     Attributes:
-        name: unique in the graph.
+        name: unique name in the graph.
         shape: static sizes.
-        element_type: an ONNX tensor type.
-        data: contents, if they are small and known.
+        element_type: ONNX tensor type.
+        data: contents if they are small and known, else None.
         is_learned: whether it is a weight, or computed from weights only.
         is_parameter: whether it is stored in the file as a weight.
-        producer: the step that computes it; None for inputs and stored tensors.
+        producer: step that computes it; None for inputs and stored tensors.
     """
 
     name: str
@@ -84,23 +84,23 @@ class Tensor:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is a number of the graph rather than a weight or a result."""
+        """Whether it is a constant rather than a weight or an unknown result."""
         return self.data is not None and not self.is_learned
 
 
 @dataclass(slots=True, eq=False)
 class TracedStep:
-    """One operator.
+    """One operator in a trace.
 
     Attributes:
-        operator: ONNX name.
-        name: of the node in the file.
-        opset: version of its domain.
+        operator: ONNX name of the operator.
+        name: name of the node in the file.
+        opset: opset version of its domain.
         inputs: values in argument order; None for an absent optional one.
-        input_names: the formal names of the arguments.
-        outputs: values; None for one that is not asked for.
-        attributes: as Python values.
-        path: of the module that it belongs to, "" if unknown.
+        input_names: formal names of the arguments.
+        outputs: results; None for an omitted one.
+        attributes: attributes as Python values.
+        path: path of its module, "" if unknown.
     """
 
     operator: str
@@ -120,9 +120,9 @@ class Trace:
     Attributes:
         inputs: user inputs in the order of the file.
         steps: the operators that the outputs depend on, producers first.
-        outputs: results.
-        shapes: of every value that has a name, for a comparison with another trace.
-        notes: what was assumed.
+        outputs: results of the graph.
+        shapes: shape of every named value, for comparison with another trace.
+        notes: assumptions, for the user.
     """
 
     inputs: list[Tensor]
@@ -132,11 +132,11 @@ class Trace:
     notes: tuple[str, ...] = ()
 
 
-def stored(tensor: onnx.TensorProto) -> Tensor:
-    """Return a stored tensor, with its contents if they are small and there."""
+def stored_tensor(tensor: onnx.TensorProto) -> Tensor:
+    """Return a stored tensor, with its contents if they are small and available."""
     shape = tuple(int(size) for size in tensor.dims)
     if any(size < 0 for size in shape):
-        raise malformed(f"ONNX tensor {tensor.name!r} has a negative size")
+        raise malformed_error(f"ONNX tensor {tensor.name!r} has a negative size")
     size = prod(shape)
     data = None
     if _has_contents(tensor, size):
@@ -154,7 +154,7 @@ def stored(tensor: onnx.TensorProto) -> Tensor:
 
 
 def _plain(data: Array, element_type: int) -> Array | None:
-    """Return numbers that NumPy computes with; None for the types of less than 16 bits."""
+    """Return data in a NumPy type; None for floats of less than 16 bits."""
     if element_type == TensorProto.BFLOAT16:
         bits = data.astype(np.uint16) if data.dtype.fields else data.view(np.uint16)
         return (bits.astype(np.uint32) << 16).view(np.float32)
@@ -166,7 +166,7 @@ def _has_contents(tensor: onnx.TensorProto, size: int) -> bool:
 
 
 def constant(node: onnx.NodeProto) -> Tensor:
-    """Return what a node `Constant` holds."""
+    """Return the tensor of a `Constant` node."""
     name, attribute = node.output[0], node.attribute[0]
     if attribute.name == "sparse_value":
         raise UnsupportedError(node, "sparse constants are not supported")
@@ -174,7 +174,7 @@ def constant(node: onnx.NodeProto) -> Tensor:
         raise UnsupportedError(node, "it is text", TEXT_HINT)
     value = plain_attribute(attribute)
     if isinstance(value, onnx.TensorProto):
-        tensor = stored(value)
+        tensor = stored_tensor(value)
         tensor.name = name
         return tensor
     is_float = attribute.name in ("value_float", "value_floats")
@@ -199,28 +199,28 @@ def plain_attribute(attribute: onnx.AttributeProto) -> Any:
     return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in items]
 
 
-def malformed(what: str) -> ModelFileError:
-    """Return the error for a graph that breaks the rules of ONNX."""
+def malformed_error(what: str) -> ModelFileError:
+    """Return the error for a graph that violates the ONNX standard."""
     return ModelFileError(
         what, "Check the file with onnx.checker.check_model, or export it again: it is damaged."
     )
 
 
-def where(node: onnx.NodeProto) -> str:
-    """Return how a message starts that is about one node."""
+def message_start(node: onnx.NodeProto) -> str:
+    """Return the start of a message about a node."""
     return f"operator {node.op_type} {node.name!r}: "
 
 
 def may_be_sizes(tensor: Tensor, marker: int) -> bool:
-    """Return whether an input may hold sizes, axes or a choice rather than data."""
+    """Return whether an input may contain sizes, axes or a switch rather than data."""
     if prod(tensor.shape) == 1 or tensor.shape == (marker,):
         return True
     is_list = len(tensor.shape) == 1 and tensor.shape[0] <= MAX_SIZES
     return is_list and tensor.element_type in (TensorProto.INT64, TensorProto.INT32)
 
 
-def give_values(inputs: Sequence[Tensor]) -> str:
-    """Return how a user says what these inputs hold."""
+def how_to_give_values(inputs: Sequence[Tensor]) -> str:
+    """Return a hint on how to give the values of these inputs."""
     ordered = sorted(inputs, key=lambda t: t.name)
     text = ";".join(f"{t.name}=value:{_example(t)}" for t in ordered)
     return f'Say what it holds, for instance input="{text}" beside the sizes of other inputs.'

@@ -1,8 +1,8 @@
-"""An ONNX file without its weights, read at the level of protobuf fields.
+"""Reading an ONNX file without its weights, at the level of protobuf fields.
 
-A model file is mostly weights, and a conversion needs none of them. So the file is mapped, only
-the small fields are copied, and what protobuf parses afterwards is a few hundred kilobytes. Files
-above protobuf's own limit of 2 GiB are read the same way.
+A model file is mostly weights, which a conversion does not need. So the file is memory-mapped, only
+small fields are copied, and protobuf parses the remaining few hundred kilobytes. Files above
+protobuf's limit of 2 GiB are read the same way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 Buffer = bytes | memoryview
 
 MAX_KEPT_BYTES = 8192
-"""Tensor contents above this (1024 numbers of 8 bytes) are left out."""
+"""Maximum size of kept tensor contents: 1024 numbers of 8 bytes."""
 
 _MODEL_GRAPH, _MODEL_FUNCTION = 7, 25
 _GRAPH_NODE, _GRAPH_INITIALIZER, _FUNCTION_NODE = 1, 5, 7
@@ -43,14 +43,14 @@ def read_without_weights(path: Path) -> bytes:
     """
     if not path.stat().st_size:
         raise ValueError("the file is empty")
-    return without_weights(mapped(path))
+    return without_weights(map_file(path))
 
 
-def mapped(path: Path) -> memoryview:
-    """Return the bytes of a file, mapped for as long as somebody holds them.
+def map_file(path: Path) -> memoryview:
+    """Return the memory-mapped bytes of a file, which stay mapped as long as they are referenced.
 
-    They are not closed by a `with`: the traceback of an error holds parts of them, so that closing
-    would fail, and with its own error hide the one that says what is wrong with the file.
+    There is no explicit close: tracebacks refer to parts of the map, so that closing would fail
+    and hide the actual error.
 
     Raises:
         ValueError: if the file is empty.
@@ -82,7 +82,7 @@ def without_weights(model: Buffer) -> bytes:
 
 
 def looks_like_onnx(file: Buffer) -> bool:
-    """Return whether the fields are those of an ONNX model; the file may be cut short."""
+    """Return whether the fields are those of an ONNX model, even of a truncated file."""
     seen = set()
     try:
         for number, wire, *_ in islice(_fields(file), _MOST_MODEL_FIELDS):
@@ -97,7 +97,7 @@ def looks_like_onnx(file: Buffer) -> bool:
 
 
 class _CutError(ValueError):
-    """A field says that it is longer than what is left."""
+    """A field extends beyond the end of the file."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"field {number} runs past the end: the file is cut short")

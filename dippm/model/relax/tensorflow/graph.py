@@ -117,7 +117,7 @@ def flatten(
     scope = _Scope(definition.node, given, functions, is_function=False)
     results = flattener.inline(scope, "", [_full_name(name) for name in outputs])
     inputs = [given[_full_name(feed.tensor)] for feed in feeds if feed.value is None]
-    return flattener.imported(inputs, results, unfolding)
+    return flattener.import_nodes(inputs, results, unfolding)
 
 
 def flatten_function(
@@ -146,7 +146,7 @@ def flatten_function(
     scope = _Scope(function.node_def, given, functions, is_function=True)
     results = [function.ret[a.name] for a in function.signature.output_arg]
     flat = flattener.inline(scope, "", results)
-    return flattener.imported(list(given.values()), flat, unfolding)
+    return flattener.import_nodes(list(given.values()), flat, unfolding)
 
 
 def updates_variables(definition: GraphDef, outputs: Sequence[str]) -> bool:
@@ -365,7 +365,7 @@ class _Flattener:
             candidate = f"{name}_{self.suffixes[name]}"
         return candidate
 
-    def imported(
+    def import_nodes(
         self, inputs: Sequence[str], outputs: Sequence[str], unfolding: Unfolding | None = None
     ) -> FlatGraph:
         """Import the copied nodes; TensorFlow infers their shapes."""
@@ -375,7 +375,7 @@ class _Flattener:
             graph = self._import()
             if self._sharpen(graph):
                 continue
-            replaced = self._written_out(graph, unfolder) if unfolder else {}
+            replaced = self._unroll(graph, unfolder) if unfolder else {}
             if not replaced:
                 break
             results = [_final(name, replaced) for name in results]
@@ -402,7 +402,7 @@ class _Flattener:
             definition.library.function.add().CopyFrom(_without_shapes(self.functions[name]))
         return _import(definition)
 
-    def _written_out(self, graph: tf.Graph, unfolder: Unfolder) -> dict[str, str]:
+    def _unroll(self, graph: tf.Graph, unfolder: Unfolder) -> dict[str, str]:
         lists = replacements(graph, self)
         return lists or unfolder.round(graph)
 

@@ -18,7 +18,7 @@ def path_of(operation: str) -> str:
     return "/".join(scope for scope in scopes if not _CALL.fullmatch(scope))
 
 
-def numbered(position: int) -> str:
+def numbered_name(position: int) -> str:
     """Return a name for a layer that TensorFlow's own suffixes leave unmistakable.
 
     Scopes are counted ("lstm", "lstm_1"), so that one layer's scope looks like another's name.
@@ -26,11 +26,11 @@ def numbered(position: int) -> str:
     return f"L{position}."
 
 
-def named_by_layers(graph: RawGraph, names: Sequence[str]) -> RawGraph:
+def restore_layer_names(graph: RawGraph, names: Sequence[str]) -> RawGraph:
     """Replace scopes of numbered layers by the names of the layers: "block/conv"; in notes as well.
 
     Args:
-        graph: of a model whose layers are called `numbered`.
+        graph: of a model whose layers are called `numbered_name`.
         names: true names by position; the outermost model is first and is left out of paths.
     """
 

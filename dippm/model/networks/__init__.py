@@ -1,13 +1,13 @@
-"""Published networks that no library of the environment brings, as plain modules of our own.
+"""Published networks that are in no installed library, as plain modules of our own.
 
-Their sizes are those of the published configurations. Weights they have none: what they are for is
-the graph (`dippm:NAME`, see `published`), and `dataset` times some of them.
+Their sizes are those of the published configurations. They have no weights: they serve for graphs
+(`dippm:NAME`, see `published`), and `dataset` measures some of them.
 
 diffusion_unet          the U-Nets of Stable Diffusion 1.x and XL
 diffusion_transformers  DiT, Latte, the transformers of Stable Diffusion 3 and of FLUX.1
-autoencoder             the decoder from latent places to pixels
-speech                  the decoder of Whisper, one token at a time with what it keeps
-fields                  networks over fields of the weather, after the applications of MAELSTROM
-library                 parts of models of torchvision and transformers, by published sizes
-published               those that have a name: parameters that were published, inputs
+autoencoder             the decoder from latent images to pixels
+speech                  the decoder of Whisper, one token at a time with its cache
+fields                  networks over weather fields, after the applications of MAELSTROM
+library                 parts of torchvision and transformers models, in published sizes
+published               the named networks: published parameter counts, inputs
 """

@@ -1,4 +1,4 @@
-"""The decoder of the autoencoder of latent diffusion: places of a latent image → pixels."""
+"""The decoder of the autoencoder in latent diffusion: latent image → pixels."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class PixelDecoder(nn.Module):
     """Latents (batch, channels, h, w) → images (batch, 3, 8 h, 8 w).
 
     Args:
-        channels: of the latent image.
-        quantized: whether a 1 x 1 convolution stands before it, as in Stable Diffusion 1.x and XL.
+        channels: channels of the latent image.
+        quantized: whether a 1 x 1 convolution precedes it, as in Stable Diffusion 1.x and XL.
     """
 
     def __init__(self, channels: int = 4, *, quantized: bool = True) -> None:
@@ -47,7 +47,7 @@ class PixelDecoder(nn.Module):
 
 
 class PlaceAttention(nn.Module):
-    """Attention with one head between all places of an image."""
+    """Single-head attention between all positions of an image."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

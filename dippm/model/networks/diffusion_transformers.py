@@ -1,4 +1,4 @@
-"""Transformers that denoise: DiT, Latte, SD3 and FLUX.1.
+"""Diffusion transformers: DiT, Latte, SD3 and FLUX.1.
 
 Peebles and Xie 2023; Ma et al. 2024; Esser et al. 2024; Black Forest Labs 2024.
 """
@@ -12,7 +12,7 @@ from torch.nn import functional
 from dippm.model.networks.diffusion_unet import wave_code
 
 CODE = 256
-"""Width of the waves that a time is written in."""
+"""Width of the sinusoidal time embedding."""
 
 
 class DiT(nn.Module):
@@ -51,7 +51,7 @@ class DiT(nn.Module):
 class VideoDiT(DiT):
     """Latte: latents (batch, frames, 4, h, w), times, classes → noise and its variance.
 
-    Blocks attend within a frame and, every other one, between frames at one place.
+    Blocks attend within a frame and, alternately, between frames at one position.
     """
 
     def forward(self, latent: Tensor, time: Tensor, label: Tensor) -> Tensor:  # noqa: D102
@@ -80,7 +80,7 @@ class VideoDiT(DiT):
 
 
 class ModulatedBlock(nn.Module):
-    """A transformer block whose norms are scaled and shifted, and whose parts gated, by a code."""
+    """A transformer block modulated by an embedding: norms scaled and shifted, branches gated."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class ModulatedBlock(nn.Module):
 class JointTransformer(nn.Module):
     """SD3: latents (batch, 16, h, w), times, texts (batch, tokens, 4096), pooled texts → noise.
 
-    Image and text have layers of their own and attend together.
+    Image and text have separate layers and joint attention.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class JointTransformer(nn.Module):
 class Flux(nn.Module):
     """FLUX.1: image tokens (batch, n, 64), times, texts (batch, m, 4096), pooled texts → noise.
 
-    Blocks with layers of their own for image and text, then blocks over both in one sequence.
+    Blocks with separate layers for image and text, then blocks over both in one sequence.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Flux(nn.Module):
 
 
 class Stream(nn.Module):
-    """What an image, or a text, has of its own in a joint block."""
+    """The separate layers of the image, or of the text, in a joint block."""
 
     def __init__(self, width: int, heads: int, *, normed: bool, keeps: bool) -> None:
         super().__init__()
@@ -232,14 +232,14 @@ class Stream(nn.Module):
         return (query, key, value), tuple(rest)
 
     def leave(self, x: Tensor, mixed: Tensor, rest: tuple[Tensor, ...]) -> Tensor:
-        """Return what goes on to the next block."""
+        """Return the input of the next block."""
         gate1, shift2, scale2, gate2 = rest
         x = x + gate1 * self.out(mixed)
         return x + gate2 * self.mlp(self.norm2(x) * (1 + scale2) + shift2)
 
 
 class JointBlock(nn.Module):
-    """Image and text: layers of their own, one attention over both."""
+    """A block with separate layers for image and text, and joint attention."""
 
     def __init__(
         self, width: int, heads: int, *, normed: bool = False, keeps_text: bool = True
@@ -271,7 +271,7 @@ class JointBlock(nn.Module):
 
 
 class SingleBlock(nn.Module):
-    """Attention and MLP beside each other over one sequence."""
+    """A block with attention and MLP in parallel over one sequence."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -322,7 +322,7 @@ def _attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _rotation(tokens: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the angles by which pairs of a head are turned."""
+    """Return cosines and sines of the angles of a rotary embedding."""
     half = torch.arange(head_width // 2, device=like.device, dtype=torch.float32)
     places = torch.arange(tokens, device=like.device, dtype=torch.float32)
     angles = places[:, None] * torch.pow(10000.0, -2 * half / head_width)[None]
@@ -331,7 +331,7 @@ def _rotation(tokens: int, head_width: int, like: Tensor) -> tuple[Tensor, Tenso
 
 
 def _rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Return heads with their pairs turned, as (batch, heads, tokens, width)."""
+    """Return heads with the rotary embedding applied, as (batch, heads, tokens, width)."""
     cosines, sines = rotation
     real, imaginary = x.unflatten(3, (-1, 2)).unbind(-1)
     turned = torch.stack([-imaginary, real], -1).flatten(3)

@@ -1,6 +1,6 @@
 """The U-Nets of Stable Diffusion 1.x and XL (Rombach et al. 2022, Podell et al. 2023).
 
-A U-Net predicts the noise of a latent image at a time, given the states of the tokens of a text.
+A U-Net predicts the noise of a latent image at a time step, given the token states of a text.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class UNetSizes:
     """Sizes of a U-Net.
 
     Attributes:
-        widths: channels by level, the largest image first.
-        depths: transformer blocks behind each residual block of a level; 0 for none.
+        widths: channels by level, largest image first.
+        depths: transformer blocks after each residual block of a level; 0 for none.
         middle: transformer blocks in the middle.
-        heads: of attention, by level.
-        text_width: of the states of a token.
-        added_width: of what is added to the time beside it, pooled text and sizes; 0 for nothing.
-        linear: whether the transformers are entered and left by linear layers, not convolutions.
-        channels: of the latent image.
-        residuals: residual blocks of a level on the way down; one more on the way up.
+        heads: attention heads by level.
+        text_width: width of the token states.
+        added_width: width of additional conditions, pooled text and sizes; 0 for none.
+        linear: whether the projections around transformers are linear layers, not convolutions.
+        channels: channels of the latent image.
+        residuals: residual blocks per level of the encoder; the decoder has one more.
     """
 
     widths: tuple[int, ...]
@@ -49,7 +49,7 @@ SDXL = UNetSizes(
 
 
 def wave_code(time: Tensor, width: int) -> Tensor:
-    """Return sines and cosines of a time at falling frequencies, as (batch, width)."""
+    """Return the sinusoidal embedding of a time, as (batch, width)."""
     half = width // 2
     steps = torch.arange(half, device=time.device, dtype=torch.float32)
     angles = time.float() * torch.exp(-math.log(10000.0) * steps / half)
@@ -62,9 +62,9 @@ def groups_that_fit(channels: int, groups: int) -> int:
 
 
 class TimeResidual(nn.Module):
-    """Two norm–SiLU–convolutions; the time shifts, or scales and shifts, what is between them.
+    """Two norm–SiLU–convolutions; the time shifts, or scales and shifts, the values in between.
 
-    Without a time (`time_width` 0) nothing does.
+    Without a time (`time_width` 0) there is no shift.
     """
 
     def __init__(self, channels: int, width: int, time_width: int, *, scale: bool) -> None:
@@ -96,7 +96,7 @@ class TimeResidual(nn.Module):
 class UNet(nn.Module):
     """Latents (batch, channels, h, w), times (batch, 1), texts (batch, tokens, width) → noise.
 
-    With `added_width` also what is added to the time, (batch, added_width).
+    With `added_width` also additional conditions, (batch, added_width).
     """
 
     def __init__(self, sizes: UNetSizes = SD15) -> None:
@@ -155,7 +155,7 @@ class UNet(nn.Module):
 
 
 class Stage(nn.Module):
-    """A residual block that knows the time, and a transformer behind it where it attends."""
+    """A residual block with a time embedding, optionally followed by a transformer."""
 
     def __init__(
         self, channels: int, width: int, time_width: int, depth: int, heads: int, sizes: UNetSizes
@@ -170,7 +170,7 @@ class Stage(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Transformer blocks over the places of an image, between two projections."""
+    """Transformer blocks over the positions of an image, between two projections."""
 
     def __init__(self, width: int, depth: int, heads: int, sizes: UNetSizes) -> None:
         super().__init__()
@@ -196,9 +196,9 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention between places, attention to the text and a gated MLP.
+    """Self-attention, cross-attention to the text and a gated MLP.
 
-    Each part stands behind a layer norm and is added to its input.
+    Each part follows a layer norm and has a residual connection.
     """
 
     def __init__(self, width: int, heads: int, text_width: int) -> None:
@@ -217,7 +217,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention with some heads; queries, keys and values without biases."""
+    """Multi-head attention; queries, keys and values without biases."""
 
     def __init__(self, width: int, source_width: int, heads: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Networks over fields of the weather, with the inputs of the applications of MAELSTROM.
+"""Networks over weather fields, with the inputs of the applications of MAELSTROM.
 
-Deliverable D3.5 names the inputs and the kind of each network and not its widths: those are ours,
-after what the applications' own public reports and code say of them.
+Deliverable D3.5 states the inputs and the kind of each network but not its widths: those are ours,
+based on the applications' public reports and code.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class FieldUNet(nn.Module):
     """Fields (batch, channels, h, w) → fields (batch, outputs, h, w), of any size.
 
     Args:
-        channels: fields that are read.
-        outputs: fields that are made.
-        width: of the first level; every level doubles it.
-        levels: with the lowest one.
+        channels: number of input fields.
+        outputs: number of output fields.
+        width: channels of the first level; each level doubles them.
+        levels: number of levels, including the lowest one.
     """
 
     def __init__(self, channels: int, outputs: int, *, width: int, levels: int) -> None:
@@ -44,7 +44,7 @@ class FieldUNet(nn.Module):
         for grow, part, skip in zip(self.grow, self.up, kept[-2::-1], strict=True):
             x = grow(x)
             height, width = skip.shape[2] - x.shape[2], skip.shape[3] - x.shape[3]
-            if height or width:  # an odd size was halved
+            if height or width:  # the halved size was odd
                 x = functional.pad(x, (0, width, 0, height))
             x = part(torch.cat([x, skip], 1))
         y: Tensor = self.head(x)
@@ -52,9 +52,9 @@ class FieldUNet(nn.Module):
 
 
 class ColumnEmulator(nn.Module):
-    """Layers of a column of air (batch, layers, fields) → fluxes at each, by recurrent layers.
+    """Layers of an air column (batch, layers, fields) → fluxes at each, by recurrent layers.
 
-    One pass goes up and one comes down, as radiation does (after Ukkonen 2022).
+    One pass goes upwards and one downwards, like radiation (after Ukkonen 2022).
     """
 
     def __init__(self, fields: int = 27, width: int = 64, outputs: int = 4) -> None:

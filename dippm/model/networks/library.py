@@ -1,6 +1,6 @@
-"""Parts of models of torchvision and transformers, built from their published sizes.
+"""Parts of torchvision and transformers models, built from their published sizes.
 
-The libraries' own classes; nothing is downloaded.
+These are the libraries' own classes; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 PYRAMID = 256
-"""Channels of every level of a feature pyramid."""
+"""Channels of each level of a feature pyramid."""
 
 
 class DetectionBackbone(nn.Module):
@@ -49,7 +49,7 @@ class DetectionHead(nn.Module):
 
 
 def clip_text(width: int, layers: int, heads: int, *, projected: bool) -> nn.Module:
-    """Return a text encoder of CLIP; its activation is that of its publisher."""
+    """Return a text encoder of CLIP, with the activation function of its publisher."""
     import transformers
 
     config = transformers.CLIPTextConfig(

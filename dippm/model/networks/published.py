@@ -1,6 +1,6 @@
-"""Networks that have a name here: `dippm:NAME`, built without weights.
+"""Networks by name, `dippm:NAME`, built without weights.
 
-To add one: a row of `PUBLISHED`, and a class or function that makes it.
+To add one: a row of `PUBLISHED`, and a class or function that returns it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Published:
     """A network by name.
 
     Attributes:
-        about: what it is, in words.
-        parameters: that it is published with; None of a part of a published model, and of ours.
-        make: returns the module, on the device that is set.
-        shapes: of its inputs without the batch, for its usual sizes.
-        library: that makes it, beside torch; "" for none.
+        about: description in words.
+        parameters: published number of parameters; None for parts of models and for our own.
+        make: function that returns the module, on the current default device.
+        shapes: shapes of its inputs in their usual sizes, without the batch.
+        library: required library in addition to torch; "" for none.
     """
 
     about: str
@@ -37,7 +37,7 @@ class Published:
 
 
 def _of(module: str, name: str, *given: Any, **named: Any) -> Callable[[], torch.nn.Module]:
-    """Return what makes a module, and imports where it stands only then."""
+    """Return a function that imports a module's class and constructs it."""
 
     def make() -> torch.nn.Module:
         kind = getattr(import_module(f"dippm.model.networks.{module}"), name)

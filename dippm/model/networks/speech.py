@@ -1,7 +1,7 @@
 """The decoder of Whisper (Radford et al. 2022), one token at a time.
 
-The keys and values of what was heard are computed once for a clip (`HeardKeys`); a step then reads
-them and those of the tokens so far.
+The keys and values of the audio are computed once per clip (`HeardKeys`); each step then reads them
+and those of the tokens so far.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class HeardKeys(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """The next token of a text.
+    """One decoding step.
 
     Takes the last token (batch, 1), keys and values of the tokens so far (batch, layers, tokens,
-    width) and those of what was heard (batch, layers, frames, width); returns scores of all words,
-    and keys and values with one token more.
+    width) and those of the audio (batch, layers, frames, width); returns scores of all words, and
+    keys and values with one more token.
     """
 
     def __init__(self, width: int = 768, layers: int = 12, heads: int = 12) -> None:
@@ -62,7 +62,7 @@ class DecoderStep(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention to the text so far, attention to what was heard, an MLP."""
+    """Self-attention to the text so far, cross-attention to the audio, an MLP."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ Build = Callable[["TensorFlowCall"], Results]
 
 
 class Importer(Protocol):
-    """The part of the importer that converters use."""
+    """The methods of the importer that converters use."""
 
     statics: Any
 
@@ -41,11 +41,11 @@ class Importer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """How one kind of operation is translated.
+    """The translation of one type of operation.
 
     Attributes:
-        build: makes the Relax expressions.
-        reads: which inputs it reads as tensors; None for all. The others are sizes and axes.
+        build: function that returns the Relax expressions.
+        reads: positions of the inputs read as tensors, None for all; others are sizes and axes.
     """
 
     build: Build
@@ -54,7 +54,7 @@ class Converter:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A group of operations that is one operator: what it reads, and how it is translated."""
+    """A group of operations that forms one operator: the tensors it reads, and its translation."""
 
     reads: tuple[tf.Tensor, ...]
     build: Build
@@ -92,7 +92,7 @@ class TensorFlowCall:
         return self.importer.emit(expression)
 
     def shape(self, position: int = 0) -> tuple[int, ...]:
-        """Return the static shape of an input, from Relax if TensorFlow does not know it."""
+        """Return the static shape of an input, from Relax if unknown to TensorFlow."""
         tensor = self.operation.inputs[position]
         if tensor.shape.is_fully_defined():
             return tuple(tensor.shape.as_list())
@@ -104,19 +104,19 @@ class TensorFlowCall:
         return tuple(shape.as_list()) if shape.is_fully_defined() else None
 
     def attr(self, name: str) -> Any:
-        """Return an attribute; texts as `str`."""
+        """Return an attribute, with text as `str`."""
         value = self.operation.get_attr(name)
         return value.decode() if isinstance(value, bytes) else value
 
     def static(self, position: int) -> np.ndarray[Any, Any] | None:
-        """Return an input's value if it is known."""
+        """Return an input's value, None if it is unknown."""
         value: np.ndarray[Any, Any] | None = self.importer.statics.value(
             self.operation.inputs[position]
         )
         return value
 
     def integers(self, position: int) -> tuple[int, ...] | None:
-        """Return an input's value as integers if it is known."""
+        """Return an input's value as integers, None if it is unknown."""
         value = self.static(position)
         return None if value is None else tuple(int(v) for v in np.atleast_1d(value).reshape(-1))
 

@@ -1,10 +1,10 @@
-"""Loops and branches whose course is known → the operations that they run.
+"""Loops and branches of known course → the operations that they run.
 
-A loop whose number of steps follows from shapes and constants is written out, one step after the
-other, so that its work is counted by the same table as everything else. A branch is taken where
-its condition is known; where data decide, the costliest is read, and a note says so. What is left
-are recurrent layers (see `recurrent`), and loops that run as long as their data say, or too long
-to be written out: these stay whole, and a note says that nobody counted them.
+A loop whose number of steps follows from shapes and constants is unrolled, so that its operations
+count like all others. A known condition selects its branch; if data decide, the most expensive
+branch is used, with a note. The rest are recurrent layers (see `recurrent`), and loops whose length
+depends on data or is too large to unroll: these remain single operations, with a note that they
+are not counted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dippm.model.relax.tensorflow.tensor_lists import Nodes
 LOOPS = frozenset({"While", "StatelessWhile"})
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 MAX_STEPS = 4200
-"""Of one loop; above four times the largest marker batch, so that loops over samples are seen."""
+"""Maximum steps of one loop; above four times the largest marker batch, for loops over samples."""
 MAX_GROWING_STEPS = 300
-"""Of a loop whose states change their sizes, so that each step is looked at by itself."""
+"""Maximum steps of a loop whose states change size, so that each step is inferred separately."""
 BRANCH_OPERATIONS = 20
-"""That a branch counts as, so that functions that call themselves come to an end."""
+"""Operations that an unrolled branch counts as, so that recursion terminates."""
 MAX_OPERATIONS = 100_000
-"""That all loops of a model may be written out to."""
+"""Maximum operations of all unrolled loops of a model."""
 
 _UNCOUNTED = "it stands for one operator, and what it computes is not counted"
 _ENDS = {
@@ -47,17 +47,17 @@ Known = dict[int, np.ndarray[Any, Any]]
 
 
 class BatchLoopError(Exception):
-    """A loop runs once for each sample, so the graph holds for one batch only."""
+    """A loop runs once per sample, so the graph is valid for one batch only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfolding:
-    """What is written out.
+    """Which loops and branches are unrolled.
 
     Attributes:
-        keeps: whether a loop shall stay as it is, given the functions of the graph.
-        batch: the marker batch; None if the batch is one that the file fixes.
-        costs: of branches, by function and shapes; filled on the way.
+        keeps: whether a loop remains as it is, given the functions of the graph.
+        batch: the marker batch; None for a fixed batch.
+        costs: cost of branches by function and shapes, a cache.
     """
 
     keeps: Callable[[tf.Operation, Mapping[str, FunctionDef]], bool]
@@ -66,7 +66,7 @@ class Unfolding:
 
 
 class Body(Protocol):
-    """A function with shapes: `flatten_function`'s result."""
+    """A function with shapes, the result of `flatten_function`."""
 
     graph: tf.Graph
     inputs: list[tf.Tensor]
@@ -74,7 +74,7 @@ class Body(Protocol):
 
 
 class Flattener(Nodes, Protocol):
-    """The part of the flattener that is used here."""
+    """The methods of the flattener that are used here."""
 
     functions: Mapping[str, FunctionDef]
     nodes: dict[str, NodeDef]
@@ -90,12 +90,12 @@ class Flattener(Nodes, Protocol):
         shapes: Sequence[tuple[int | None, ...] | None],
         unfolding: Unfolding | None = None,
     ) -> Body:
-        """Flatten a function by itself, called with these tensors at these shapes."""
+        """Flatten a function separately, for arguments of these shapes."""
         ...
 
 
 class Unfolder:
-    """Writes out the loops and branches of one graph, a level in each round."""
+    """Unrolls the loops and branches of one graph, one level per round."""
 
     def __init__(self, flattener: Flattener, unfolding: Unfolding) -> None:
         self.flattener, self.unfolding = flattener, unfolding
@@ -103,7 +103,7 @@ class Unfolder:
         self.notes: dict[str, str] = {}
 
     def round(self, graph: tf.Graph) -> dict[str, str]:
-        """Write out what is known now; return what stands for the results, by their names."""
+        """Unroll everything known so far; return the replacement of each result by its name."""
         statics = Statics()
         replaced: dict[str, str] = {}
         for operation in graph.get_operations():
@@ -143,7 +143,7 @@ class Unfolder:
         if size > self.left:
             words = f"of {len(steps):,} steps is too long to be written out: {_UNCOUNTED}"
             self._note(loop, "the loop {} " + words)
-            self.left = 0  # so that a thousand of its kind take no time
+            self.left = 0  # so that a thousand similar loops take no time
             return None
         self.left -= size
         self.notes.pop(loop.name, None)
@@ -186,7 +186,7 @@ class Unfolder:
         shapes = [shape_or_none(t) for t in given]
         key = (name, *shapes)
         if key not in self.unfolding.costs:
-            self.unfolding.costs[key] = 0  # what a function costs that calls itself
+            self.unfolding.costs[key] = 0  # the cost of a recursive function
             unfolding = replace(self.unfolding, keeps=lambda *_: False)
             try:
                 body = self.flattener.body(name, given, shapes, unfolding)
@@ -198,12 +198,12 @@ class Unfolder:
 
 
 class _Course:
-    """How often a loop runs, and what it knows at each step.
+    """The course of a loop: its number of steps, and the known values of each.
 
     Attributes:
-        steps: the known arguments of each step.
-        end: "known" if the loop stops after these steps; else why that is not known.
-        is_bound: whether data may stop it before.
+        steps: known arguments of each step.
+        end: "known" if the loop ends after these steps, else the reason why that is unknown.
+        is_bound: whether data may end it earlier.
         grows: whether a state changes its size.
     """
 
@@ -222,7 +222,7 @@ class _Course:
         self.grows = self._next_shapes() != self.shapes
 
     def run(self) -> None:
-        """Follow what is known until the loop ends, or nobody can say whether it does."""
+        """Evaluate steps until the loop ends, or its condition is unknown."""
         known, most = self.first, MAX_GROWING_STEPS if self.grows else MAX_STEPS
         while len(self.steps) <= most:
             goes_on = self._goes_on(known)
@@ -279,14 +279,14 @@ def _is_countable(tensor: tf.Tensor) -> bool:
 
 
 def shape_or_none(tensor: tf.Tensor) -> tuple[int | None, ...] | None:
-    """Return a tensor's shape, None if its rank is not known."""
+    """Return a tensor's shape, None if its rank is unknown."""
     return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
 def _sharper(
     after: tuple[int | None, ...] | None, before: tuple[int | None, ...] | None
 ) -> tuple[int | None, ...] | None:
-    """Return the shape after a step; what inference does not know is as it was."""
+    """Return the shape after a step, with unknown sizes as before the step."""
     if after is None or before is None or len(after) != len(before):
         return before if after is None else after
     return tuple(b if a is None else a for a, b in zip(after, before, strict=True))
@@ -319,7 +319,7 @@ def _ancestors(tensors: Iterable[tf.Tensor]) -> list[tf.Operation]:
 
 
 def _work(operation: tf.Operation) -> int:
-    """Estimate the arithmetic of an operation, to compare branches; not for the graph."""
+    """Estimate the arithmetic of an operation, only to compare branches."""
     if operation.type in ("Placeholder", "Const") or not operation.outputs:
         return 0
     written = prod(size or 1 for size in shape_or_none(operation.outputs[0]) or (1,))

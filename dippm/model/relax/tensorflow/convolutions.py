@@ -1,4 +1,4 @@
-"""Converters for convolutions, also where TensorFlow spells one as several operations.
+"""Converters for convolutions, also those that TensorFlow spells as several operations.
 
 ::
 
@@ -51,7 +51,7 @@ class _Window:
 
 
 def spatial(layout: str, values: Sequence[int]) -> tuple[int, ...]:
-    """Return the entries of the spatial axes, for instance (h, w) of an NHWC list."""
+    """Return the entries of the spatial axes, such as (h, w) of an NHWC list."""
     return tuple(values[i] for i, axis in enumerate(layout) if axis not in "NC")
 
 
@@ -85,7 +85,7 @@ def padding_of(
 def _convolve(
     call: TensorFlowCall, tensors: tuple[relax.Expr, relax.Expr], window: _Window, layout: str
 ) -> relax.Expr:
-    """Emit a convolution; `call` says whether it is depthwise."""
+    """Emit a convolution, a depthwise one if `call` is."""
     data, weight = tensors
     kernel = shape_of(weight)
     rank = len(kernel) - 2
@@ -119,7 +119,7 @@ def _conv(call: TensorFlowCall) -> Results:
 
 
 def match(operation: tf.Operation, statics: Statics) -> Match | None:
-    """Return the convolution that ends in a `Squeeze` or `BatchToSpaceND`."""
+    """Return the convolution that ends in a `Squeeze` or `BatchToSpaceND`, else None."""
     if operation.type not in ("Squeeze", "BatchToSpaceND"):
         return None
     in_blocks = operation.type == "BatchToSpaceND"
@@ -171,7 +171,7 @@ def _window(
 def _blocks(
     operation: tf.Operation, x: tf.Tensor, statics: Statics
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return (dilation, padding) that a pair of block operations stands for."""
+    """Return the dilation and padding expressed by a pair of block operations."""
     if x.op.type != "SpaceToBatchND":
         return None
     values = [statics.value(t) for t in (*x.op.inputs[1:], *operation.inputs[1:])]
@@ -185,7 +185,7 @@ def _blocks(
 
 
 def _without_height(tensor: tf.Tensor) -> tf.Tensor | None:
-    """Return what an `ExpandDims` gave a height of one, None if it is something else."""
+    """Return the tensor to which an `ExpandDims` added a height of one, else None."""
     source = tensor.op.inputs[0] if tensor.op.type == "ExpandDims" else None
     if source is None or source.shape.rank != 3 or not source.shape.is_fully_defined():
         return None

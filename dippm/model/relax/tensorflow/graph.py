@@ -1,10 +1,10 @@
 """TensorFlow `GraphDef` with nested functions → one flat `tf.Graph` with static shapes.
 
-Nothing is run and nothing is restored: variables become placeholders of their shape and dtype, so
-a model's weights are neither read nor allocated. Only what the outputs depend on is copied, which
-leaves savers, initialisers and assertions behind. Loops and branches are written out where that is
-possible; see `control_flow`.
-TensorFlow itself infers the shapes while the flat graph is imported.
+Nothing runs and nothing is restored: variables become placeholders of their shape and dtype, so
+weights are neither read nor allocated. Only operations that the outputs depend on are copied, which
+excludes savers, initialisers and assertions. Loops and branches are unrolled if possible; see
+`control_flow`.
+TensorFlow itself infers the shapes during the import of the flat graph.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ ALIASES = frozenset(
         "ReadOnce",
     )
 )
-"""Operators that pass their arguments on."""
+"""Operators that return their arguments."""
 READS = frozenset({"ReadVariableOp"})
 CONDITIONS = frozenset({"If", "StatelessIf"})
 STALE = frozenset(("output_shapes", kind) for kind in LOOPS)
-"""Shapes of before the batch was bound; without them a loop's states keep their own shapes."""
+"""Attributes with shapes from before the batch was bound, which would override loop states."""
 TYPES = frozenset({"T", "Index", "dtype", "SrcT", "DstT", "index_type"})
 """Attributes that name a type."""
 VARIABLES = frozenset({"Variable", "VariableV2", "TemporaryVariable"})
@@ -52,16 +52,16 @@ VARIABLES = frozenset({"Variable", "VariableV2", "TemporaryVariable"})
 
 @dataclass(slots=True)
 class FlatGraph:
-    """A graph without calls, and which of its tensors are what.
+    """A graph without function calls, and the roles of its tensors.
 
     Attributes:
-        graph: the imported graph, every operator in topological order.
+        graph: the imported graph, operators in topological order.
         inputs: placeholders of the user inputs.
-        parameters: names of placeholders that stand for variables.
-        outputs: the results.
-        functions: bodies of the loops that stayed, by name.
-        variables: placeholder of each variable that a loop reads, by the name of its handle.
-        notes: what a user should know about loops and branches.
+        parameters: names of the placeholders of variables.
+        outputs: results of the model.
+        functions: bodies of the remaining loops, by name.
+        variables: placeholder of each variable that a loop reads, by handle name.
+        notes: remarks on loops and branches, for the user.
     """
 
     graph: tf.Graph
@@ -75,14 +75,14 @@ class FlatGraph:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A tensor that is given from outside, in place of what the graph computes for it.
+    """A tensor given from outside, in place of the one that the graph computes.
 
     Attributes:
         tensor: its name in the main graph, or the name of a function's argument.
         shape: static shape, batch included; None if unknown.
         dtype: TensorFlow's number of the dtype.
-        name: what users call the input; the tensor's own name if empty.
-        value: what it holds, if it is no input but known.
+        name: the input's name for users; the tensor's own name if empty.
+        value: its contents, if it is a known value rather than an input.
     """
 
     tensor: str
@@ -98,18 +98,18 @@ def flatten(
     outputs: Sequence[str],
     unfolding: Unfolding | None = None,
 ) -> FlatGraph:
-    """Inline every call that the outputs depend on, and infer shapes.
+    """Inline all calls that the outputs depend on, and infer shapes.
 
     Args:
         definition: main graph and function library.
         feeds: user inputs with their static shapes.
         outputs: names of result tensors in the main graph.
-        unfolding: which loops and branches are written out; none if it is not given.
+        unfolding: which loops and branches are unrolled; None for none.
 
     Raises:
-        BatchLoopError: if a loop runs once for each sample.
-        ValueError: if the graph is inconsistent, has an operator that TensorFlow does not know,
-            or does not accept the shapes that are fed.
+        BatchLoopError: if a loop runs once per sample.
+        ValueError: if the graph is inconsistent, has an operator unknown to TensorFlow, or does
+            not accept the given shapes.
     """
     functions = {f.signature.name: f for f in definition.library.function}
     flattener = _Flattener(functions)
@@ -127,13 +127,13 @@ def flatten_function(
     variables: Mapping[int, NodeDef],
     unfolding: Unfolding | None = None,
 ) -> FlatGraph:
-    """Inline the body of one function; its arguments become the inputs.
+    """Inline the body of one function, with its arguments as inputs.
 
     Args:
         function: signature and body.
-        functions: what the body may call.
-        shapes: of each argument.
-        variables: the variable behind each argument that is a resource handle.
+        functions: functions that the body may call.
+        shapes: shape of each argument.
+        variables: variable of each argument that is a resource handle.
         unfolding: as for `flatten`.
     """
     flattener = _Flattener(functions)
@@ -150,7 +150,7 @@ def flatten_function(
 
 
 def updates_variables(definition: GraphDef, outputs: Sequence[str]) -> bool:
-    """Return whether computing the outputs writes to variables: whether the model has states."""
+    """Return whether the model has states: computing its outputs writes to variables."""
     functions = {f.signature.name: f for f in definition.library.function}
     nodes = {node.name: node for node in definition.node}
     stack, seen = [nodes[name.partition(":")[0]] for name in outputs], set[int]()
@@ -191,7 +191,7 @@ class _Scope:
         return self.nodes[name]
 
     def key(self, tensor: str) -> str:
-        """Return a tensor's name in its one spelling: the argument's own, or "node:position"."""
+        """Return a tensor's canonical name: the argument's own, or "node:position"."""
         if not self.is_function:
             return _full_name(tensor)
         name, *rest = tensor.split(":")
@@ -267,14 +267,14 @@ class _Flattener:
         return name + ":0"
 
     def bind_handle(self, handle: str, variable: NodeDef) -> None:
-        """Say which variable an argument is the handle of."""
+        """Record the variable of an argument that is a handle."""
         named = NodeDef()
         named.CopyFrom(variable)
         named.name = handle.partition(":")[0]
         self.handles[handle] = named
 
     def inline(self, scope: _Scope, prefix: str, results: Sequence[str]) -> list[str]:
-        """Copy what the results depend on; return their flat names."""
+        """Copy the nodes that the results depend on; return the flat names of the results."""
         for node in scope.order(results):
             tensors = [scope.resolved[scope.key(name)] for name in data_inputs(node)]
             for position, tensor in enumerate(self._copy(node, tensors, prefix)):
@@ -368,7 +368,7 @@ class _Flattener:
     def import_nodes(
         self, inputs: Sequence[str], outputs: Sequence[str], unfolding: Unfolding | None = None
     ) -> FlatGraph:
-        """Import the copied nodes; TensorFlow infers their shapes."""
+        """Import the copied nodes, with shapes inferred by TensorFlow."""
         unfolder = Unfolder(self, unfolding) if unfolding else None
         results = list(outputs)
         while True:
@@ -413,7 +413,7 @@ class _Flattener:
                     node.input[i] = _final(name, replaced)
 
     def _prune(self, tensors: Sequence[str]) -> None:
-        """Forget the nodes that these tensors do not depend on."""
+        """Drop the nodes that these tensors do not depend on."""
         needed: set[str] = set()
         stack = [name.partition(":")[0] for name in tensors]
         while stack:
@@ -429,7 +429,7 @@ class _Flattener:
         self.nodes = {name: node for name, node in self.nodes.items() if name in needed}
 
     def _sharpen(self, graph: tf.Graph) -> bool:
-        """Complete one round of shapes that TensorFlow forgets at loops and branches."""
+        """Add shapes that TensorFlow loses at loops and branches, one round; return whether any."""
         sharpened = False
         for operation in graph.get_operations():
             known = all(t.shape.is_fully_defined() for t in operation.outputs)
@@ -445,7 +445,7 @@ class _Flattener:
         return sharpened
 
     def _sharpen_list(self, stack: tf.Operation) -> bool:
-        """The elements that a recurrent layer writes are as large as its state."""
+        """Set the element shape of a recurrent layer's list to that of its state."""
         element = stack.outputs[0].shape[1:]
         for state in stack.inputs[0].op.inputs:
             fits = state.shape.is_fully_defined() and state.shape.is_compatible_with(element)
@@ -456,7 +456,7 @@ class _Flattener:
         return False
 
     def _sharpen_branch(self, branch: tf.Operation) -> bool:
-        """The results of a condition are as large as those of its first branch."""
+        """Set the shapes of a condition's results to those of its first branch."""
         given = branch.inputs[1:]
         name = branch.get_attr("then_branch").name
         if name not in self.functions or not all(t.shape.is_fully_defined() for t in given):
@@ -474,7 +474,7 @@ class _Flattener:
         shapes: Sequence[tuple[int | None, ...] | None],
         unfolding: Unfolding | None = None,
     ) -> FlatGraph:
-        """Flatten a function by itself, called with these tensors at these shapes."""
+        """Flatten a function separately, for arguments of these shapes."""
         function = self.functions.get(name)
         if function is None:
             raise ValueError(f"the graph calls the function {name!r}, which it does not have")
@@ -541,7 +541,7 @@ def _loop_functions(nodes: Any) -> set[str]:
 
 
 def _without_shapes(function: FunctionDef) -> FunctionDef:
-    """Return a function's signature alone: import only asks whether it exists."""
+    """Return a function without its body: the import only checks that it exists."""
     stub = FunctionDef()
     stub.CopyFrom(function)
     for node in stub.node_def:

@@ -1,9 +1,9 @@
-"""Flat TensorFlow graph → Relax, without a weight value.
+"""Flat TensorFlow graph → Relax, without weight values.
 
-Operators are translated on demand, from the outputs backwards: shape arithmetic, whose results
-TensorFlow's shape inference already holds, is never reached. What Relax has no operator for is
-carried as "tf.<Name>" with TensorFlow's own output types (see `opaque`). Layouts stay as they are
-and are named in the attributes.
+Operators are translated on demand, from the outputs backwards, so shape arithmetic, whose results
+TensorFlow's shape inference already knows, is never reached. Operators without a Relax equivalent
+become opaque calls "tf.<Name>" with TensorFlow's own output types (see `opaque`). Layouts are kept
+and named in the attributes.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ PROGRAMS = {
     "XlaLaunch": "a compiled program of XLA",
     "TRTEngineOp": "an engine of TensorRT",
 }
-"""Operators that are a whole model inside; carried as one operator, it would cost nothing."""
+"""Operators that contain a whole model, which would count as free if it were one operator."""
 
 MAX_CONSTANT_ELEMENTS = 1024
-"""Larger float constants are weights of a frozen graph: parameters, not values."""
+"""Maximum elements of a constant; larger float constants are weights of a frozen graph."""
 
 
 def import_graph(flat: FlatGraph) -> tvm.IRModule:
     """Return a module whose function "main" takes the user inputs, then the parameters.
 
     Raises:
-        ConversionError: if an operator's result has no static shape, or is no tensor.
+        ConversionError: if an operator's result is not a tensor or has no static shape.
     """
     return _Importer(flat).module()
 
@@ -81,7 +81,7 @@ class _Importer:
         return with_paths(module, self.paths)
 
     def expression(self, tensor: tf.Tensor) -> relax.Expr:
-        """Return the Relax value of a tensor; leaves are made here."""
+        """Return the Relax value of a tensor, creating it for leaves."""
         if tensor.name not in self.expressions:
             same = self._unviewed(tensor)
             self.expressions[tensor.name] = (
@@ -98,7 +98,7 @@ class _Importer:
         return variable
 
     def depends_on_input(self, tensor: tf.Tensor) -> bool:
-        """Return whether a tensor is an activation rather than made of weights alone."""
+        """Return whether a tensor is an activation rather than computed from weights alone."""
         return tensor.op.name in self.from_input
 
     def _needed(self) -> list[tf.Operation]:
@@ -135,7 +135,7 @@ class _Importer:
         return self.matches[operation.name]
 
     def _unviewed(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Look through a weight's reshapes if they end in the shape that it began with."""
+        """Return a weight without reshapes, if they end in its original shape."""
         source = found = tensor
         while source.op.type in VIEWS and not self.depends_on_input(source):
             source = source.op.inputs[0]
@@ -234,7 +234,7 @@ def static_type(tensor: tf.Tensor) -> tuple[tuple[int, ...], str]:
     """Return a tensor's shape and dtype.
 
     Raises:
-        ConversionError: if the shape is not static, or it holds complex numbers.
+        ConversionError: if the shape is not static, or the tensor is complex.
     """
     if not tensor.shape.is_fully_defined():
         raise ConversionError(

@@ -74,7 +74,7 @@ def _swapped(call: TensorFlowCall, x: relax.Expr) -> relax.Expr:
 
 @converts(CONVERTERS, "Einsum")
 def _einsum(call: TensorFlowCall) -> Results:
-    """Turn a product of two tensors into reshapes around one matrix product."""
+    """Convert a product of two tensors to reshapes around one matrix product."""
     equation = call.attr("equation").replace(" ", "")
     terms, _, out = equation.partition("->")
     operands = terms.split(",")
@@ -114,7 +114,7 @@ def _grouped(
     groups: Sequence[Sequence[str | list[str]]],
     sizes: dict[str, int],
 ) -> relax.Expr:
-    """Permute and reshape a tensor to the given axes; a list of axes becomes one axis."""
+    """Permute and reshape a tensor to the given axes; a group of axes becomes one axis."""
     flat = [item for group in groups for item in group]
     order = [axis for item in flat for axis in item]
     if order != list(axes):
@@ -137,7 +137,7 @@ def _batch_norm(call: TensorFlowCall) -> Results:
 
 
 def _normalised_in_place(call: TensorFlowCall, layout: str, epsilon: float) -> Results:
-    """Batch statistics of an (1, rows, size, 1) tensor: how Keras 2 spells a layer norm."""
+    """Batch statistics of a (1, rows, size, 1) tensor: the layer norm of Keras 2."""
     shape = call.shape()
     if layout != "NCHW" or shape[0] != 1 or shape[3] != 1:
         return None

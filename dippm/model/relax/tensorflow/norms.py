@@ -1,11 +1,11 @@
-"""Normalisations that Keras spells out: a group of operations becomes one Relax operator.
+"""Normalisations that Keras spells as several operations → one Relax operator.
 
-Two spellings cover Keras and `tf.nn`, with scale and offset optional and casts anywhere::
+Two spellings cover Keras and `tf.nn`, with optional scale and offset, and casts anywhere::
 
     x * (rsqrt(variance + e) * scale) + (offset - mean * ...)      batch, layer, group norm
     x * rsqrt(mean(x * x) + e) * scale                             RMS norm
 
-A mean made of weights alone is a batch norm; a mean over `x` is a layer or group norm.
+A mean computed from weights alone is a batch norm; a mean over `x` is a layer or group norm.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Scale:
 
 
 def match(operation: tf.Operation, is_activation: IsActivation) -> Match | None:
-    """Return the normalisation that ends in this operation, None if none does."""
+    """Return the normalisation that ends in this operation, else None."""
     if operation.type in ADDS:
         return _match_shifted(operation, is_activation)
     if operation.type == "Sub":
@@ -144,7 +144,7 @@ def _layer_norm(x: tf.Tensor, axes: list[int], scale: _Scale, offset: tf.Tensor 
 
 
 def _match_rms(operation: tf.Operation, is_activation: IsActivation) -> Match | None:
-    """`(x * rsqrt(mean(square(x)) + e)) * scale`; a scale is required to tell the end."""
+    """`(x * rsqrt(mean(square(x)) + e)) * scale`; the required scale marks the end."""
     for product, scale in _both_ways(operation):
         if is_activation(scale) or product.op.type != "Mul":
             continue
@@ -172,7 +172,7 @@ def _rms_norm(x: tf.Tensor, scale: tf.Tensor, axes: list[int], epsilon: float) -
 
 
 def _scaled(tensor: tf.Tensor) -> tuple[tf.Tensor, _Scale] | None:
-    """Read `x * (rsqrt(variance + epsilon) * scale)`."""
+    """Match `x * (rsqrt(variance + epsilon) * scale)`."""
     tensor = _peel(tensor)
     if tensor.op.type != "Mul":
         return None
@@ -203,7 +203,7 @@ def _scale(tensor: tf.Tensor) -> _Scale | None:
 
 
 def _shift(tensor: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-    """Read `offset - mean * s`, `-mean * s + offset` or `-mean * s` as (mean, offset)."""
+    """Match `offset - mean * s`, `-mean * s + offset` or `-mean * s` as (mean, offset)."""
     tensor = _peel(tensor)
     if tensor.op.type == "Sub":
         offset, product = tensor.op.inputs
@@ -231,14 +231,14 @@ def _both_ways(operation: tf.Operation) -> Iterator[tuple[tf.Tensor, tf.Tensor]]
 
 
 def _peel(tensor: tf.Tensor, *also: str) -> tf.Tensor:
-    """Look through casts, and through operations that only change the shape if named."""
+    """Return a tensor before casts, and before shape operations that are named in `also`."""
     while tensor.op.type in ("Cast", *also):
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def _axis_of(x: tf.Tensor, mean: tf.Tensor) -> int:
-    """Return the channel axis: the one where a broadcast mean is not 1."""
+    """Return the channel axis, where the size of a broadcast mean is not 1."""
     rank = x.shape.rank
     if mean.shape.rank == rank:
         wide = [i for i, size in enumerate(mean.shape.as_list()) if size != 1]

@@ -1,4 +1,4 @@
-"""Converters for element-wise operators, reductions, and what moves data."""
+"""Converters for element-wise operators, reductions and data movement."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CONVERTERS.update(dict.fromkeys(REDUCTIONS, Converter(_reduce, (0,))))
 
 @converts(CONVERTERS, "Mul")
 def _multiply(call: TensorFlowCall) -> Results:
-    """`tf.nn.silu` multiplies by a constant one; that is no operator of the model."""
+    """Skip the multiplication by a constant one in `tf.nn.silu`."""
     for given, other in ((0, 1), (1, 0)):
         factor = call.operation.inputs[given]
         value = call.static(given) if factor.op.type == "Const" else None
@@ -251,7 +251,7 @@ def _strided_slice(call: TensorFlowCall) -> Results:
 
 
 def _ranges(call: TensorFlowCall) -> dict[int, tuple[int, int, int]] | None:
-    """Return (start, stop, step) by axis; None if they depend on data or go backwards."""
+    """Return (start, stop, step) by axis; None if they depend on data or are reversed."""
     given = [call.integers(i) for i in (1, 2, 3)]
     if any(values is None for values in given):
         return None
@@ -308,7 +308,7 @@ def _pad(call: TensorFlowCall) -> Results:
 
 @converts(CONVERTERS, "SpaceToBatchND", reads=(0,))
 def _space_to_batch(call: TensorFlowCall) -> Results:
-    """Written out as what it is: pad, and move the blocks' positions before the batch."""
+    """Convert `SpaceToBatchND`: pad, and move the block positions before the batch."""
     block, pads = call.required(1), call.required(2)
     rest = len(call.shape()) - 1 - len(block)
     x = call.x()
@@ -327,7 +327,7 @@ def _space_to_batch(call: TensorFlowCall) -> Results:
 
 @converts(CONVERTERS, "BatchToSpaceND", reads=(0,))
 def _batch_to_space(call: TensorFlowCall) -> Results:
-    """The inverse of `SpaceToBatchND`; crops instead of pads."""
+    """Convert the inverse of `SpaceToBatchND`, with crops instead of pads."""
     block, crops = call.required(1), call.required(2)
     batch, *sizes = call.shape()
     rank, tail = len(block), sizes[len(block) :]

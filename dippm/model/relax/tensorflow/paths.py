@@ -1,4 +1,4 @@
-"""The layer of a TensorFlow operation, from its scopes."""
+"""The layer of a TensorFlow operation, from its name scopes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _NUMBER = re.compile(r"L(\d+)\.(?:_\d+)?")
 
 
 def path_of(operation: str) -> str:
-    """Return the scopes of an operation's name, without those that only say that one was called."""
+    """Return the scopes in an operation's name, without those of mere function calls."""
     scopes = operation.split("/")[:-1]
     return "/".join(scope for scope in scopes if not _CALL.fullmatch(scope))
 
 
 def numbered_name(position: int) -> str:
-    """Return a name for a layer that TensorFlow's own suffixes leave unmistakable.
+    """Return a layer name that stays unique with TensorFlow's own suffixes.
 
-    Scopes are counted ("lstm", "lstm_1"), so that one layer's scope looks like another's name.
+    TensorFlow numbers scopes ("lstm", "lstm_1"), so a scope could equal another layer's name.
     """
     return f"L{position}."
 
 
 def restore_layer_names(graph: RawGraph, names: Sequence[str]) -> RawGraph:
-    """Replace scopes of numbered layers by the names of the layers: "block/conv"; in notes as well.
+    """Replace the scopes of numbered layers by the layers' names ("block/conv"), also in notes.
 
     Args:
-        graph: of a model whose layers are called `numbered_name`.
-        names: true names by position; the outermost model is first and is left out of paths.
+        graph: graph of a model whose layers have names from `numbered_name`.
+        names: original names by position; the first is the model itself, which paths omit.
     """
 
     def layers(path: str) -> str:

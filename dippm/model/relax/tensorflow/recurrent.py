@@ -1,10 +1,10 @@
-"""A loop around a recurrent cell → one node "tf.LSTM", "tf.GRU" or "tf.RNN".
+"""A loop around a recurrent cell → one operator "tf.LSTM", "tf.GRU" or "tf.RNN".
 
 Keras writes a recurrent layer as a `While` that takes one step's row from a tensor list, runs the
-cell, and writes the new state to another list. The cell is told by the width of what it computes
-from its state: four gates over two states (LSTM), three (GRU) or one (RNN) over one state, and as
-many from its input. A mask adds the last valid output as one more state, before the cell's own.
-Loops that do more or less than that are written out (see `control_flow`).
+cell, and writes the new state to another list. The cell is identified by the width of its products
+with the state: four gates over two states (LSTM), three (GRU) or one (RNN) over one state, and the
+same number from the input. A mask adds the last valid output as one more state, before the cell's
+own. Other loops are unrolled (see `control_flow`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OTHER_PRODUCTS = frozenset(
     Conv3DBackpropInputV2 While StatelessWhile If StatelessIf Case StatelessCase
     """.split()
 )
-"""Work that none of the cells does."""
+"""Operations that occur in none of the cells."""
 
 
 MADE_BY_SHAPE = frozenset({"ZerosLike", "OnesLike", "Fill"})
@@ -56,13 +56,13 @@ class _Cell:
     sequence: int
     """Position of the list of steps among the loop's arguments."""
     counter: int
-    """Position of the number of the step."""
+    """Position of the step number among the loop's arguments."""
     weights: tuple[int, ...]
     states: tuple[int, ...]
 
 
 class Layers:
-    """Finds recurrent layers among loops; looks at each loop body once."""
+    """Finds recurrent layers among loops, and caches the result per loop body."""
 
     def __init__(self) -> None:
         self.bodies: dict[tuple[Any, ...], FlatGraph | None] = {}
@@ -71,7 +71,7 @@ class Layers:
     def find(
         self, loop: tf.Operation, functions: Mapping[str, FunctionDef]
     ) -> tuple[_Cell, tf.Tensor] | None:
-        """Return the cell of a recurrent layer, and its input with the steps first."""
+        """Return the cell of a recurrent layer and its input, steps first; None for other loops."""
         cell = self._cell(loop, functions)
         source = loop.inputs[cell.sequence].op if cell else None
         if cell is None or source is None or source.type != "TensorListFromTensor":
@@ -95,7 +95,7 @@ class Layers:
     def _body(
         self, loop: tf.Operation, functions: Mapping[str, FunctionDef], part: str
     ) -> tuple[tuple[Any, ...], FlatGraph | None]:
-        """Flatten the body or the condition of a loop, after its key; loops of one share it."""
+        """Return the key and the flattened body or condition of a loop; equal loops share them."""
         handles = {i: t.op.node_def for i, t in enumerate(loop.inputs) if _is_handle(t)}
         sizes = [str(node.attr["shape"].shape) for node in handles.values()]
         name, shapes = loop.get_attr(part).name, [shape_or_none(t) for t in loop.inputs]
@@ -112,7 +112,7 @@ def match(
     layers: Layers,
     is_activation: Callable[[tf.Tensor], bool],
 ) -> Match:
-    """Return the recurrent layer that a loop is; any other loop is carried whole."""
+    """Return the recurrent layer of a loop, or the whole loop as one opaque call."""
     layer = layers.find(loop, flat.functions)
     if layer is None:
         return carry_whole(loop, flat)
@@ -127,7 +127,7 @@ def match(
 
 
 def carry_whole(loop: tf.Operation, flat: FlatGraph) -> Match:
-    """Carry a loop or condition as one operator; lists stand for their elements."""
+    """Return a loop or condition as one opaque call, with the elements of its lists."""
     reads: list[tf.Tensor] = []
     steps = 0
     for given in loop.inputs:
@@ -159,7 +159,7 @@ def carry_whole(loop: tf.Operation, flat: FlatGraph) -> Match:
 
 
 def _written(output: tf.Tensor) -> tuple[tuple[int, ...], str] | None:
-    """Return the type of a loop's result; of a list, that of its elements together."""
+    """Return the type of a loop's result; for a list, that of its stacked elements."""
     if output.dtype != tf.variant:
         known = output.shape.is_fully_defined() and output.dtype != tf.resource
         return (tuple(output.shape.as_list()), output.dtype.name) if known else None
@@ -197,7 +197,7 @@ def _build(call: TensorFlowCall, cell: _Cell, rows: tf.Tensor, others: list[tf.T
 
 
 def _kept(call: TensorFlowCall, sequence: relax.Var, position: int) -> relax.Expr:
-    """Return what the loop wrote to a list: all steps, or the last ones only."""
+    """Return the rows that the loop wrote to a list: all steps, or the last ones."""
     steps = shape_of(sequence)[0]
     reserved = call.operation.inputs[position].op
     kept = steps
@@ -224,9 +224,9 @@ def _item(call: TensorFlowCall) -> Results:
 
 
 def _takes_all(condition: FlatGraph | None, loop: tf.Operation, rows: int) -> bool:
-    """Return whether a loop whose counters start at zero ends with the last row.
+    """Return whether a loop with counters from zero runs over all rows.
 
-    What data decide is taken to go on.
+    Conditions on data are assumed to continue the loop.
     """
     if condition is None:
         return False
@@ -294,7 +294,7 @@ def _cell(
 
 
 def _is_one_product(parts: list[tuple[int, int]], depth: int, width: int) -> bool:
-    """Return whether products are parts of one with a matrix of depth × width."""
+    """Return whether products are parts of a single product with a depth × width matrix."""
     return all(d == depth for d, _ in parts) and sum(w for _, w in parts) == width
 
 

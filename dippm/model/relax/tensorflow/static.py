@@ -1,4 +1,4 @@
-"""Values of TensorFlow tensors that are known without running anything: shape arithmetic."""
+"""Static values of TensorFlow tensors: shape arithmetic, evaluated without a session."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _REDUCTIONS: dict[str, Callable[..., Array]] = {
 
 
 class Statics:
-    """Evaluates tensors that do not depend on data; remembers what it found.
+    """Evaluates tensors that do not depend on data, with a cache.
 
     Args:
         known: values of tensors that are given from outside, by name.
@@ -59,7 +59,7 @@ class Statics:
         self.known: dict[str, Array | None] = dict(known or {})
 
     def value(self, tensor: tf.Tensor) -> Array | None:
-        """Return a tensor's value, or None if it is not known or not small."""
+        """Return a tensor's value, None if it is unknown or large."""
         if tensor.name not in self.known:
             self.known[tensor.name] = None
             elements = tensor.shape.num_elements()
@@ -92,7 +92,7 @@ class Statics:
 
     @staticmethod
     def _and(sides: list[Array | None]) -> Array | None:
-        """One side that is false is enough."""
+        """Evaluate a logical and, for which one false side suffices."""
         if any(side is not None and side.size == 1 and not side for side in sides):
             return np.asarray(False)
         left, right = sides

@@ -1,8 +1,8 @@
-"""Lists of tensors whose contents are known → the tensors themselves.
+"""Tensor lists with known contents → the tensors themselves.
 
-TensorFlow's loops read rows from a list and write rows to another one. Once a loop is written
-out, each list is known element by element: reading one is a slice of what the list was made from
-or the tensor that was written, and stacking it is a `Pack`.
+TensorFlow's loops read rows from a list and write rows to another one. After unrolling, each list
+is known element by element: reading an element is a slice of the list's source or the tensor that
+was written, and stacking is a `Pack`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dippm.model.relax.tensorflow.static import Statics
 
 
 class Nodes(Protocol):
-    """Where nodes of a flat graph are added."""
+    """The interface for adding nodes to a flat graph."""
 
     def add(self, wanted: str, op: str, inputs: Sequence[str], **attributes: int) -> NodeDef:
         """Add a node with integer (or type) attributes; return it."""
@@ -31,23 +31,23 @@ class Nodes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """Elements in order: a tensor, a row of `source`, or None where nothing was written yet."""
+    """Elements of a list in order: a tensor, a row of `source`, or None if not written yet."""
 
     items: tuple[str | int | None, ...]
     source: str = ""
 
     @property
     def is_untouched(self) -> bool:
-        """Whether it holds the rows of its source and nothing else."""
+        """Whether it consists exactly of the rows of its source."""
         return bool(self.source) and all(item == i for i, item in enumerate(self.items))
 
 
 def replacements(graph: tf.Graph, nodes: Nodes) -> dict[str, str]:
-    """Add what stands for reads of known lists; return its tensor by the name of what it replaces.
+    """Add replacements for reads of known lists; return them by the name of the replaced tensor.
 
     Args:
-        graph: with shapes.
-        nodes: of the same graph.
+        graph: imported graph with shapes.
+        nodes: interface for adding nodes to the same graph.
     """
     reader = _Reader(nodes)
     for operation in graph.get_operations():
@@ -72,7 +72,7 @@ class _Reader:
         return int(value) if value is not None and value.size == 1 else None
 
     def element(self, known: _List, index: int, operation: tf.Operation) -> str | None:
-        """Return the tensor that an element of a list is."""
+        """Return the tensor of a list element, None if it is unknown."""
         item = known.items[index]
         if isinstance(item, str):
             return item

@@ -1,16 +1,16 @@
-"""Raw graphs + labels → the training table, its splits, and a manifest of how it came about.
+"""Raw graphs + labels → the training table, its splits, and a manifest of its origin.
 
     python -m dataset.build --graphs GRAPHS --out build/dataset
 
 Written to the output folder:
 
-* `models.jsonl`: one line for each model: architecture, family, totals, or why it has no graph.
-  A second run reads what is there and adds what is missing.
-* `rows.parquet`: every measured row of a model that has a graph, with the columns of
-  `dataset.measured.table` first and the model's keys and totals behind.
+* `models.jsonl`: one line per model: architecture, family, totals, or the reason for a missing
+  graph. A second run keeps existing lines and adds missing ones.
+* `rows.parquet`: every measured row of a model with a graph: the columns of
+  `dataset.measured.table`, then the model's keys and totals.
 * `splits/<name>.json`: S0, S1, S2 and S2-20 of the reference table (RTX 3090, torch 2.4, autocast,
   eager, nchw), S3a of one such table for each of three GPUs.
-* `manifest.json`: sources with their SHA-256, counts, what was excluded and why.
+* `manifest.json`: sources with their SHA-256, counts, exclusions and their reasons.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def standard_splits(table: pd.DataFrame) -> list[splits.Split]:
 def manifest(
     rows: pd.DataFrame, models: pd.DataFrame, table: pd.DataFrame, folder: Path
 ) -> dict[str, Any]:
-    """Return what the table was made of, with what was left out and why."""
+    """Return the manifest: sources, counts, exclusions and their reasons."""
     failed = models[models["arch_id"].isna()]
     reasons = Counter(str(error).split("could not be converted: ")[-1] for error in failed["error"])
     lost = rows[~rows["model"].isin(table["model"])]

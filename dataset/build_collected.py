@@ -1,16 +1,17 @@
-"""Collected rows + graphs → one training table for each device, its splits and its manifest.
+"""Collected rows + graphs → one training table per device, its splits and its manifest.
 
     python -m dataset.build_collected dataset/data/<device> --out build/collected/<device>
 
-Models are converted here, on a machine without a GPU, by the names in the rows; a second run does
-what is missing. Written to the output folder:
+Models are converted here, on a machine without a GPU, by the names in the rows; a second run
+converts only missing ones. Written to the output folder:
 
-* `rows.parquet`: usable rows of models with a graph, with the columns of
-  `dataset.measured.table` first, the collector's behind, then the model's keys and totals.
-* `models.jsonl`: one line for each model: architecture, family, totals, or why it has no graph.
+* `rows.parquet`: usable rows of models with a graph: the columns of `dataset.measured.table`, then
+  the collector's, then the model's keys and totals.
+* `models.jsonl`: one line per model: architecture, family, totals, or the reason for a missing
+  graph.
 * `graphs.json`: model → file of its raw graph.
 * `splits/<phase>/S0.json`, `S1.json`, `S2.json`, `S2-5.json`.
-* `manifest.json`: counts, what was excluded and why, failures, noise floor, SHA-256 of the shards.
+* `manifest.json`: counts, exclusions with reasons, failures, noise floor, SHA-256 of the shards.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dataset.join.manifest import sha256_of_file
 from dataset.measured.location import data_dir
 from dataset.published.bundle import NotPackedError, pack
 from dataset.published.fetching import is_there
-from dataset.published.registry import PACKED_LICENCES, chosen
+from dataset.published.registry import PACKED_LICENCES, select_sources
 from dippm.errors import DippmError
 
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="file to write, named .tar")
     asked = parser.parse_args(arguments)
     try:
-        data, sources = data_dir(asked.data), chosen(asked.sources)
+        data, sources = data_dir(asked.data), select_sources(asked.sources)
         for source in sources:
             if not source.packed:
                 reason = source.unpacked or f"its licence is none of {', '.join(PACKED_LICENCES)}"

@@ -29,7 +29,7 @@ from dataset.measured.location import named_data_dir
 from dataset.published.bundle import open_bundle
 from dataset.published.download import Downloader
 from dataset.published.fetching import KEPT, Origin, fetch, is_there
-from dataset.published.registry import Published, chosen
+from dataset.published.registry import PublishedSource, select_sources
 from dippm.base.printable import json_text
 from dippm.errors import DippmError
 
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one document")
     asked = parser.parse_args(arguments)
     try:
-        sources = chosen(asked.sources)
+        sources = select_sources(asked.sources)
         if asked.list:
             _list(sources, as_json=asked.json)
             return 0
@@ -71,7 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if missing else 0
 
 
-def _fetch_all(sources: list[Published], data: Path, named: str | None) -> list[dict[str, Any]]:
+def _fetch_all(
+    sources: list[PublishedSource], data: Path, named: str | None
+) -> list[dict[str, Any]]:
     """Return what became of each source; says it on standard error meanwhile."""
     columns = (TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn())
     outcomes = []
@@ -109,13 +111,13 @@ def _origin(named: str | None, data: Path) -> Origin:
         address, _, file = named.rpartition("/")
         return Origin(tables=open_bundle(Downloader(address).bring(file, data / KEPT / file)))
     path = Path(named)
-    tables = [path / s.name / table.file for s in chosen([]) for table in s.tables]
+    tables = [path / s.name / table.file for s in select_sources([]) for table in s.tables]
     if path.is_dir() and not any(table.is_file() for table in tables):
         return Origin(files=Downloader(path))
     return Origin(tables=open_bundle(path))
 
 
-def _list(sources: list[Published], *, as_json: bool) -> None:
+def _list(sources: list[PublishedSource], *, as_json: bool) -> None:
     if as_json:
         print(json_text({"sources": [_described(source) for source in sources]}))
         return
@@ -135,7 +137,7 @@ def _list(sources: list[Published], *, as_json: bool) -> None:
             )
 
 
-def _described(source: Published) -> dict[str, Any]:
+def _described(source: PublishedSource) -> dict[str, Any]:
     described: dict[str, Any] = {
         name: getattr(source, name)
         for name in ("name", "about", "use", "repository", "commit", "licence", "copyright", "size")

@@ -1,1 +1,1 @@
-"""What says what the data is: the datasheet and the Croissant description, both generated."""
+"""Descriptions of the data: the datasheet and the Croissant document, both generated."""

@@ -1,4 +1,4 @@
-"""The Croissant description of our committed sets, from the columns and the files themselves.
+"""The Croissant description of our committed sets, generated from columns and files.
 
     python -m dataset.croissant --write        # dataset/croissant.json
     python -m dataset.croissant --check        # fails if the file is not what would be written
@@ -81,8 +81,8 @@ def describe(data: Path = DATA, base: Path = FILE.parent) -> dict[str, Any]:
     """Return the Croissant document of the sets in a folder.
 
     Args:
-        data: with one folder for each device.
-        base: folder that the document will lie in; files are named relative to it.
+        data: folder with one subfolder per device.
+        base: folder of the document; files are named relative to it.
 
     Raises:
         DippmError: if a set has shards that are not Parquet.
@@ -120,12 +120,12 @@ def describe(data: Path = DATA, base: Path = FILE.parent) -> dict[str, Any]:
 
 
 def file_object(path: Path, base: Path, what: str) -> dict[str, Any]:
-    """Return a file of a distribution, named by its folder and itself.
+    """Return a file of a distribution, named by its folder and file name.
 
     Args:
         path: of the file.
-        base: folder that the document will lie in.
-        what: it holds, in a few words.
+        base: folder of the document.
+        what: description of its content.
     """
     relative = path.relative_to(base).as_posix()
     return {
@@ -143,7 +143,7 @@ def file_object(path: Path, base: Path, what: str) -> dict[str, Any]:
 def _rows(path: Path) -> dict[str, Any]:
     from pyarrow.parquet import read_schema
 
-    names = set(read_schema(path).names)  # of an older schema, it lacks newer columns
+    names = set(read_schema(path).names)  # a file of an older schema lacks newer columns
     name = f"rows:{_id(path)}"
     return {
         **record_set(name, path, [column for column in COLUMNS if column.name in names]),
@@ -163,9 +163,9 @@ def record_set(name: str, path: Path, columns: Iterable[Column]) -> dict[str, An
     """Return the columns of a file.
 
     Args:
-        name: of the set of records.
-        path: of the file, as given to `file_object`.
-        columns: with type and meaning.
+        name: name of the record set.
+        path: path of the file, as given to `file_object`.
+        columns: columns with type and meaning.
     """
     return {
         "@type": "cr:RecordSet",
@@ -193,7 +193,7 @@ def _id(path: Path) -> str:
 
 
 def text_of(document: dict[str, Any]) -> str:
-    """Return the document as it is written."""
+    """Return the text of the document."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 

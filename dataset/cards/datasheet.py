@@ -1,4 +1,4 @@
-"""The numbers of the datasheet: written into marked blocks of dataset/README.md, never typed.
+"""The numbers of the datasheet, generated into marked blocks of dataset/README.md.
 
 python -m dataset.datasheet --write        # or --check
 """
@@ -46,7 +46,7 @@ def column_tables() -> str:
 
 
 def published_sources() -> str:
-    """Return whose the measured tables are, and whether they come from there or from a bundle."""
+    """Return the owners of the measured tables, and whether a bundle is needed for each."""
     rows = [
         {
             "folder": f"`{source.name}`",
@@ -74,7 +74,7 @@ def _meanings(group: Iterable[columns.Column]) -> str:
 
 
 def sets(data: Path = DATA) -> str:
-    """Return one line for each committed set."""
+    """Return one line per committed set."""
     rows = []
     for found, figures in _summaries(data):
         status = figures["counts"]["status"]
@@ -97,7 +97,7 @@ def sets(data: Path = DATA) -> str:
 
 
 def families(data: Path = DATA) -> str:
-    """Return rows and architectures of each family, by set."""
+    """Return counts of rows and architectures of each family, by set."""
     parts = []
     for found, _ in _summaries(data):
         rows, used = found.rows, used_rows(found.rows)
@@ -118,7 +118,7 @@ def families(data: Path = DATA) -> str:
 
 
 def failures(data: Path = DATA) -> str:
-    """Return failed and left-out rows with their reasons, by set."""
+    """Return counts of failed and excluded rows with their reasons, by set."""
     parts = []
     for found, figures in _summaries(data):
         lines = [
@@ -169,8 +169,8 @@ BLOCKS = {
 }
 
 
-def rewritten(text: str, data: Path = DATA) -> str:
-    """Return the datasheet with every marked block made anew."""
+def rewrite_blocks(text: str, data: Path = DATA) -> str:
+    """Return the datasheet with every marked block regenerated."""
     return BLOCK.sub(
         lambda found: f"{found[1]}{BLOCKS[found['name']](data)}{found[4]}",
         text,
@@ -197,7 +197,7 @@ def main() -> None:
     """Write the blocks of the datasheet, or check that they are up to date."""
     write_or_check(
         README,
-        lambda: rewritten(README.read_text(encoding="utf-8")),
+        lambda: rewrite_blocks(README.read_text(encoding="utf-8")),
         command="python -m dataset.datasheet",
         about=main.__doc__,
     )

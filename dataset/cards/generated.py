@@ -1,4 +1,4 @@
-"""Files that are made from others: written by a command, and checked by the same one."""
+"""Generated files: written by a command, and checked by the same command."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def write_or_check(path: Path, make: Callable[[], str], *, command: str, about: str | None) -> None:
-    """Serve `--write` and `--check` of a generated file; exits with a message if it is old.
+    """Run `--write` and `--check` of a generated file; exit with a message if it is outdated.
 
     Args:
-        path: the file.
-        make: returns what it shall hold.
-        command: how it is written anew, for the message.
-        about: help text.
+        path: path of the file.
+        make: function that returns its content.
+        command: command that regenerates it, for the message.
+        about: help text of the command.
     """
     parser = argparse.ArgumentParser(description=about)
     choice = parser.add_mutually_exclusive_group(required=True)

@@ -1,4 +1,4 @@
-"""`Campaign`: one start of the collector, and the file that says what it was."""
+"""`Campaign`: one start of the collector, and the file that describes it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from dippm.measure.protocol import Settings
 
 @dataclass(slots=True)
 class Campaign:
-    """What a start of the collector was asked, where it ran and how it ended.
+    """The request, the machine and the end of one start of the collector.
 
     Attributes:
-        plan: part or file, seed, share, hash, jobs and points.
-        device: as it was asked for.
-        settings: of the measurement.
-        timeout_s: limit for a point.
-        budget_s: limit for the campaign; None for none.
-        campaign: its name, which every row carries.
-        machine: provenance as the first worker told it.
-        ended: "running", "finished", "budget", "limit", a signal, or what went wrong; "killed" if
-            the next start found it running.
+        plan: part or file, seed, share, hash, jobs and points of the plan.
+        device: the requested device.
+        settings: settings of the measurement.
+        timeout_s: time limit of a point.
+        budget_s: time limit of the campaign; None for none.
+        campaign: its name, a column of every row.
+        machine: provenance, from the first worker.
+        ended: "running", "finished", "budget", "limit", a signal, or an error; "killed" if the next
+            start found it running.
         why: one line about the end.
         statuses: rows of this campaign by status.
-        disturbed: measured rows that are no label; the next start measures their points again.
-        seconds: from the first point on.
-        left: points of the plan without an outcome when it ended.
-        done_before: points that had one at the start, or that the plan lists twice.
+        disturbed: number of measured rows that are not labels; the next start repeats their points.
+        seconds: duration since the first point.
+        left: points of the plan without an outcome at the end.
+        done_before: points that had an outcome at the start, or are duplicates in the plan.
     """
 
     plan: Mapping[str, Any]
@@ -64,21 +64,21 @@ class Campaign:
 
     @property
     def rows(self) -> int:
-        """Rows of this campaign."""
+        """Number of rows of this campaign."""
         return sum(self.statuses.values())
 
     @property
     def per_minute(self) -> float:
-        """Rows per minute that were tried, from the start on; skipped ones do not count."""
+        """Attempted rows per minute since the start, without skipped ones."""
         tried = self.rows - self.statuses["skipped"]
         return 60 * tried / self.seconds if self.seconds else 0.0
 
     def end(self, ended: str, why: str = "") -> None:
-        """Note how it ended."""
+        """Record how it ended."""
         self.ended, self.why, self.ended_at = ended, why, _now()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the file holds."""
+        """Return the content of the file."""
         counts = {"rows": self.rows, "rows_per_minute": round(self.per_minute, 1)}
         return asdict(self) | {"statuses": dict(self.statuses)} | counts
 

@@ -21,7 +21,7 @@ from typing import Any
 from dataset.collect.campaign import Campaign
 from dataset.collect.errors import CollectError, DeviceLostError, Stop, first_line
 from dataset.collect.locks import lock_device, lock_folder
-from dataset.collect.options import Options, new_runner, possible
+from dataset.collect.options import Options, feasible_settings, new_runner
 from dataset.collect.pace import Pace
 from dataset.collect.plans import Pending
 from dataset.collect.process.worker_process import CHECKOUT
@@ -48,7 +48,9 @@ class CollectActor:
     """
 
     def __init__(self, options: Options, budget_s: float | None) -> None:
-        self._options = replace(options, settings=possible(options.settings, options.device))
+        self._options = replace(
+            options, settings=feasible_settings(options.settings, options.device)
+        )
         self._pace = Pace(timeout_s=options.timeout_s, budget_s=budget_s)
         self._runner: Runner | None = None
 
@@ -88,7 +90,7 @@ def collect_with_ray(
         options = replace(options, device="cuda:0")  # an actor sees its own GPU only
     make_folder(options.folder)
     options = replace(options, folder=options.folder.resolve())  # actors start in other folders
-    # Ray talks on stdout, which is for the summary.
+    # Ray prints to stdout, which is reserved for the summary.
     with redirect_stdout(sys.stderr), lock_folder(options.folder):
         ray = _connect(address)
         try:
@@ -155,7 +157,7 @@ class _ActorPool:
             for actor_options in self.actor_options:
                 self._open(actor_options)
             while (self._may_begin() and self._queue) or self._running():
-                if self._pace.spent:  # what is in flight is dropped
+                if self._pace.spent:  # points in flight are dropped
                     break
                 while self._stop is None and self._queue and self._idle:
                     self._begin(self._idle.popleft(), self._queue.popleft())
@@ -205,7 +207,7 @@ class _ActorPool:
                 self._active.pop(key), f"the station was lost: {first_line(str(error))}", keep
             )
         except self._ray.exceptions.RayError as error:
-            # Its device is gone or in use; the job itself is not to blame.
+            # Its device is gone or in use; the job is not the reason.
             cause = getattr(error, "cause", None) or error
             self._retire(self._active.pop(key), first_line(str(cause)))
         else:
@@ -216,7 +218,7 @@ class _ActorPool:
         if isinstance(outcome, str):  # the stream ends with it
             self._stop = self._stop or Stop(outcome)
             return
-        if state.item is None or outcome is None:  # it is open
+        if state.item is None or outcome is None:  # the actor is open
             self._idle.append(self._active.pop(key))
             return
         self._losses = 0

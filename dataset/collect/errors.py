@@ -1,4 +1,4 @@
-"""What ends a campaign before its plan does, and which status the failure of a model is."""
+"""Errors that end a campaign early, and the status of a model's failure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ DEVICE_FAILED = re.compile(
 
 
 class CollectError(DippmError):
-    """The campaign cannot start or cannot go on; what was measured is kept."""
+    """The campaign cannot start or continue; measured rows are kept."""
 
     ended = "error"
 
 
 class LockedError(CollectError):
-    """Another collector works in this folder or on this device."""
+    """Another collector uses this folder or this device."""
 
     ended = "locked"
 
 
 class DeviceLostError(CollectError):
-    """Workers no longer start, or every one of them dies: the device or its driver is gone."""
+    """Workers no longer start, or all of them die: the device or its driver is gone."""
 
     ended = "device lost"
 
@@ -46,11 +46,11 @@ class Stop(Exception):  # noqa: N818 - no error: a budget was spent or someone a
 
 
 def classify(error: BaseException) -> tuple[Status, bool]:
-    """Return the status, and whether the process is of no further use.
+    """Return the status of an error, and whether the process has become unusable.
 
-    A CUDA error other than memory sticks to the context: every later call would fail with it.
+    A CUDA error other than memory stays in the context: every later call would raise it.
     """
-    if isinstance(error, ModuleNotFoundError):  # a zoo, or a compiler, that this machine lacks
+    if isinstance(error, ModuleNotFoundError):  # a model zoo or compiler that is not installed
         return "skipped", False
     text = f"{type(error).__name__}: {error}"
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -62,7 +62,7 @@ def classify(error: BaseException) -> tuple[Status, bool]:
 
 
 def first_line(text: str, most: int = 300) -> str:
-    """Return the first line that says something, shortened."""
+    """Return the first non-empty line, shortened."""
     lines = (line.strip() for line in text.splitlines())
     line = next(filter(None, lines), "no message")
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""What the first row of a machine shows and what rows will lack, while there is time to mend it."""
+"""A report on the first row of a machine and its missing columns, while they can be fixed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dippm.measure.collected.labels import why_not_used
 from dippm.measure.run import NOT_ASKED
 
 LABELS = ("memory_mb", "energy_j", "sm_clock_mhz", "kernel_ms")
-"""Labels and what explains them, which a GPU has if its driver and its profiler can be asked."""
+"""Labels and related columns that a GPU has if its driver and profiler are accessible."""
 SHOWN = {
     "latency_ms": "ms",
     "kernel_ms": "ms of kernels",
@@ -20,7 +20,7 @@ SHOWN = {
 
 
 def first_row(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about the first measured row: values, what its memory has, who else is there."""
+    """Yield lines about the first measured row: values, memory counters, other processes."""
     asked = f"{row['model']} batch {row['batch']} {row['precision']} {row['phase']}"
     values = [f"{row[name]:,.4g} {unit}" for name, unit in SHOWN.items() if row[name] is not None]
     where = ", ".join(filter(None, (row["device"], row["driver"] and f"driver {row['driver']}")))
@@ -33,11 +33,11 @@ def first_row(row: Mapping[str, Any]) -> Iterator[str]:
             "nvidia-smi names the other process; in a container with process ids of its own it may "
             "be one that runs elsewhere: start the container with --pid=host"
         )
-    yield from lacking(row)
+    yield from missing_labels(row)
 
 
 def _memory(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what NVML counts: its first version with the driver's own share, its second without."""
+    """Yield the NVML memory counters: version 1 includes the driver's share, version 2 does not."""
     used, driver = row["memory_nvml_mb"], row["memory_driver_mb"]
     if used is None:
         return
@@ -50,8 +50,8 @@ def _memory(row: Mapping[str, Any]) -> Iterator[str]:
     yield f"memory of the board: {counted}{own}; memory_mb is the {row['memory_method']}"
 
 
-def lacking(row: Mapping[str, Any]) -> list[str]:
-    """Return a line for each reason why a row of a GPU lacks some of `LABELS`."""
+def missing_labels(row: Mapping[str, Any]) -> list[str]:
+    """Return a line per reason why a row of a GPU lacks some of `LABELS`."""
     if row["device_kind"] != "cuda":
         return []
     names: dict[str, list[str]] = {}

@@ -1,8 +1,8 @@
-"""Locks: one collector for each output folder, one for each GPU of a host.
+"""Locks: one collector per output folder and per GPU of a host.
 
-They are `flock`s: the kernel drops them with the last process that holds them, so nothing stale
-remains after `kill -9`. A worker inherits the lock of its device, so that a device stays locked
-as long as anything measures on it.
+They are `flock`s, which the kernel releases with the last process that holds them, so no stale lock
+remains after `kill -9`. A worker inherits the lock of its device, so that a device stays locked as
+long as a process measures on it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ DEFAULT_DIRECTORY = Path("/tmp/dippm-locks")  # one place for all users of a hos
 
 
 class Lock(lock.Lock):
-    """A held lock; closing it lets go.
+    """A held lock; closing it releases it.
 
     Args:
-        path: of the lock file.
-        what: it protects, for the message.
+        path: path of the lock file.
+        what: description of the protected resource, for the message.
         passing: whether the file is removed with the lock.
 
     Raises:
-        LockedError: if somebody else holds it; names the process.
+        LockedError: if another process holds it, naming the process.
     """
 
     def __init__(self, path: Path, what: str, *, passing: bool = False) -> None:
@@ -42,7 +42,7 @@ class Lock(lock.Lock):
 
 
 def lock_folder(folder: Path) -> Lock:
-    """Hold an output folder.
+    """Lock an output folder.
 
     Raises:
         LockedError: if another collector writes there.
@@ -51,11 +51,11 @@ def lock_folder(folder: Path) -> Lock:
 
 
 def lock_device(device: str) -> Lock:
-    """Hold a device of this host, whatever folder the rows go to.
+    """Lock a device of this host, for all output folders.
 
     Raises:
         LockedError: if another collector measures on it.
-        CollectError: if the folder of locks cannot be used.
+        CollectError: if the folder of locks is not usable.
     """
     name = re.sub(r"[^A-Za-z0-9._-]", "_", device_key(device))
     folder = Path(os.environ.get(DIRECTORY) or DEFAULT_DIRECTORY)
@@ -72,10 +72,10 @@ def lock_device(device: str) -> Lock:
 
 
 def device_key(device: str) -> str:
-    """Return what identifies the hardware: the UUID of the whole GPU, or "cpu".
+    """Return an identifier of the hardware: the UUID of the whole GPU, or "cpu".
 
-    Slices of one GPU share power and clocks, so they share its lock. Without NVML it is the name
-    that CUDA_VISIBLE_DEVICES gives the device, or its index.
+    Slices of one GPU share power and clocks, so they share its lock. Without NVML it is the
+    device's name in CUDA_VISIBLE_DEVICES, or its index.
     """
     from dippm.measure.sources.nvml_session import Session, locate
 

@@ -1,4 +1,4 @@
-"""`Options`: how a campaign runs, and what follows from it on a host."""
+"""`Options`: the options of a campaign, and values derived from them on a host."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from dippm.measure.protocol import Settings
 
 RAPL = "/sys/class/powercap/intel-rapl:*/energy_uj"
 CPU_SHARE = 0.8
-"""Of the memory that is available at the start: the host must survive the largest model."""
+"""Share of the available memory that a worker may use, so that the host stays responsive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a campaign runs.
+    """The options of a campaign.
 
     Attributes:
-        folder: where rows go.
-        device: as torch names it.
-        settings: of the measurement.
-        timeout_s: for building a model and measuring a point.
-        budget_s: for the campaign; None for no limit.
-        limit: points at most; None for no limit.
+        folder: output folder.
+        device: torch's name of the device.
+        settings: settings of the measurement.
+        timeout_s: time limit for building a model, and for measuring a point.
+        budget_s: time limit of the campaign; None for none.
+        limit: maximum number of points; None for none.
         retry_failed: whether points without a measurement are tried again.
-        disk_wait_s: how long a full disk is waited for.
-        jobs_per_worker: after so many jobs a worker is replaced.
-        memory_limit_mb: for the data of a worker on a CPU; None for most of what is free.
+        disk_wait_s: maximum time to wait for space on a full disk.
+        jobs_per_worker: number of jobs after which a worker is replaced.
+        memory_limit_mb: memory limit of a worker on a CPU; None for most of the free memory.
         families: extra registry modules.
         bench: "module:Class" in place of `dippm.measure.run:Bench`.
     """
@@ -51,15 +51,15 @@ class Options:
     bench: str = ""
 
 
-def possible(settings: Settings, device: str) -> Settings:
-    """Return the settings without an energy window where no energy can be read."""
+def feasible_settings(settings: Settings, device: str) -> Settings:
+    """Return the settings, without an energy window if energy cannot be read."""
     if device.startswith("cuda") or any(os.access(path, os.R_OK) for path in glob.glob(RAPL)):
         return settings
     return replace(settings, energy_window_s=0.0)
 
 
 def worker_options(options: Options) -> WorkerOptions:
-    """Return what a worker is started with."""
+    """Return the options of a worker."""
     limit_mb = 0
     if not options.device.startswith("cuda"):
         limit_mb = options.memory_limit_mb or int(available_mb() * CPU_SHARE)
@@ -75,7 +75,7 @@ def worker_options(options: Options) -> WorkerOptions:
 
 
 def available_mb() -> float:
-    """Return the memory in MiB that is free for a worker, within the limit of the container."""
+    """Return the memory available to a worker in MiB, within the limit of the container."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     found = next(line for line in lines if line.startswith("MemAvailable:"))
     available = int(found.split()[1]) / 1024
@@ -88,7 +88,7 @@ def available_mb() -> float:
 
 
 def new_runner(options: Options, pace: Pace, device_lock: Lock) -> Runner:
-    """Return what measures here, by the options."""
+    """Return the runner of a campaign on this host."""
 
     def start() -> WorkerProcess:
         return WorkerProcess(worker_options(options), (device_lock.handle,))

@@ -1,4 +1,4 @@
-"""`Pace`: how much time there is, for one point and for the campaign."""
+"""`Pace`: the time limits of a point and of the campaign."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dataset.collect.errors import Stop
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 FINISH_S = 5.0
-"""After Ctrl-C the point in flight may finish for so long."""
+"""Time for the point in flight to finish after Ctrl-C."""
 OVERRUN_S = 2.0
-"""A point that was expected to fit the budget may overrun it by so much, then it is dropped."""
+"""Time by which a point may overrun the budget before it is dropped."""
 
 
 def seconds(text: str) -> float:
-    """Read "90s", "8m", "2h", "1d" or a number of seconds.
+    """Return the seconds of "90s", "8m", "2h", "1d" or a number.
 
     Raises:
-        ValueError: if it is none of them.
+        ValueError: if it has another form.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if not match:
@@ -31,16 +31,16 @@ def seconds(text: str) -> float:
 
 
 class Pace:
-    """Counts down for points and campaign.
+    """Counts down for points and the campaign.
 
     Args:
-        timeout_s: for building a model and measuring one point.
-        budget_s: for the campaign from now on; None for no limit.
-        limit: points at most; None for no limit.
-        clock: seconds that only grow.
+        timeout_s: time limit for building a model, and for measuring a point.
+        budget_s: time limit of the campaign from now on; None for none.
+        limit: maximum number of points; None for none.
+        clock: monotonic clock in seconds.
 
     Attributes:
-        limit_s: of the point in flight.
+        limit_s: time limit of the point in flight.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class Pace:
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody asked to stop."""
+        """Whether an interrupt was received."""
         return self._signal is not None
 
     @property
     def spent(self) -> bool:
-        """Whether even what is in flight has to end now."""
+        """Whether even the point in flight has to end now."""
         limited = self._left is not None and self._left <= 0
         return limited or self.campaign_remaining() <= 0
 
     def begin(self, kind: Hashable, guess_s: float, patience: float = 1.0) -> None:
-        """Begin a point that is like others of its kind and may take `patience` times the limit.
+        """Begin a point of a kind, with `patience` times the time limit.
 
         Raises:
-            Stop: if it must not start: somebody interrupted, or it would overrun the budget.
+            Stop: if it must not start, after an interrupt or because it would overrun the budget.
         """
         self.check()
         now = self._clock()
@@ -85,7 +85,7 @@ class Pace:
         self._point_end = now + self.limit_s
 
     def check(self) -> None:
-        """Raise `Stop` if nothing may start any more."""
+        """Raise `Stop` if no further point may start."""
         if self._signal is not None:
             raise Stop(signal.Signals(self._signal).name)
         if self._left is not None and self._left <= 0:
@@ -94,26 +94,26 @@ class Pace:
             raise Stop("budget")
 
     def remaining(self) -> float:
-        """Return the seconds that the point in flight still has."""
+        """Return the remaining seconds of the point in flight."""
         now = self._clock()
         left = self._point_end - now
         return min(left, self._campaign_left(now))
 
     def starting(self, most_s: float) -> Callable[[], float]:
-        """Return what counts down for a worker that may take so long to start."""
+        """Return a countdown for the start of a worker, of at most this many seconds."""
         end = self._clock() + most_s
         return lambda: min(end - self._clock(), self.campaign_remaining())
 
     def campaign_remaining(self) -> float:
-        """Return the seconds until everything has to end."""
+        """Return the seconds until the campaign has to end."""
         return self._campaign_left(self._clock())
 
     def budget_left(self) -> float | None:
-        """Return the seconds that are left of the budget; None if there is none."""
+        """Return the remaining seconds of the budget; None if there is none."""
         return None if self._end is None else max(0.0, self._end - self._clock())
 
     def finish(self, kind: Hashable, seconds: float) -> None:
-        """Learn how long a point took."""
+        """Record the duration of a point."""
         self._recent[kind].append(seconds)
 
     def count(self) -> None:
@@ -122,13 +122,13 @@ class Pace:
             self._left -= 1
 
     def interrupt(self, number: int) -> None:
-        """Let the point in flight finish for a moment, and start no other; twice: drop it."""
+        """Start no further point, and let the one in flight finish; drop it if called again."""
         again = self._signal is not None
         self._signal = number
         self._dropped_at = self._clock() + (0.0 if again else FINISH_S)
 
     def expected_s(self, kind: Hashable, guess_s: float) -> float:
-        """Return what three of four recent points of the kind stayed below, or the guess."""
+        """Return the third quartile of recent durations of the kind, or the guess without any."""
         recent = self._recent[kind]
         if len(recent) < 4:
             return max([guess_s, *recent])

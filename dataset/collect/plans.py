@@ -1,4 +1,4 @@
-"""Which jobs a campaign runs: a plan file, a share of the plan, and what has no outcome yet."""
+"""The jobs of a campaign: a plan file, a share of the plan, and the pending points."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dippm.measure.collected.store import Store
 from dippm.measure.columns import Status
 
 TRIES = 3
-"""So often a point is measured that others disturb each time; then it stays without a label."""
+"""Maximum measurements of a point that is disturbed each time, before it stays without a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A job with what is left of it.
+    """A job with its pending points.
 
     Attributes:
-        job: as planned.
-        points: without an outcome, in order.
-        known: statuses of the others.
+        job: the planned job.
+        points: points without an outcome, in order.
+        known: statuses of the other points.
     """
 
     job: Job
@@ -33,10 +33,10 @@ class Pending:
 
 
 def read_plan(path: Path) -> list[Job]:
-    """Read a plan file: one `Job.to_dict()` a line.
+    """Return the jobs of a plan file, one `Job.to_dict()` per line.
 
     Raises:
-        CollectError: if it cannot be read; names the line.
+        CollectError: if it cannot be read, naming the line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -60,7 +60,7 @@ def share(jobs: Sequence[Job], shard: str) -> list[Job]:
     """Return every n-th job from the i-th on, for a shard "i/n" counted from 1.
 
     Raises:
-        ValueError: if it is no such share.
+        ValueError: if the shard has another form.
     """
     first, _, of = shard.partition("/")
     if not (first.isdigit() and of.isdigit() and 1 <= int(first) <= int(of)):
@@ -69,7 +69,7 @@ def share(jobs: Sequence[Job], shard: str) -> list[Job]:
 
 
 def plan_hash(jobs: Sequence[Job]) -> str:
-    """Return 16 letters that say which jobs, in which order."""
+    """Return a digest of 16 letters over the jobs and their order."""
     digest = hashlib.sha256()
     for job in jobs:
         digest.update(json.dumps(job.to_dict(), sort_keys=True).encode() + b"\n")
@@ -77,7 +77,7 @@ def plan_hash(jobs: Sequence[Job]) -> str:
 
 
 def pending_of(jobs: Sequence[Job], store: Store, *, retry_failed: bool) -> Iterator[Pending]:
-    """Yield what has no outcome yet, or only disturbed ones; a point listed twice comes once."""
+    """Yield jobs with points that have no outcome, or only disturbed ones, without duplicates."""
     seen = set()
     for job in jobs:
         known: dict[Point, Status] = {}

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar with rich on a terminal, else a line now and then."""
+"""Progress on stderr: a bar with rich on a terminal, else a line from time to time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINE_EVERY_S = 5.0
 
 
 class Progress(Protocol):
-    """Shows how far a campaign is."""
+    """Shows the progress of a campaign."""
 
     def row(self, row: dict[str, Any]) -> None:
         """Count a row."""
@@ -26,11 +26,11 @@ class Progress(Protocol):
         ...
 
 
-class Tally:
+class RowTally:
     """Counts rows and time.
 
     Attributes:
-        total: points that are left at the beginning.
+        total: number of points at the start.
     """
 
     def __init__(self, total: int) -> None:
@@ -39,7 +39,7 @@ class Tally:
         self._began = time.monotonic()
 
     def text(self) -> str:
-        """Return rate, time left and counts, for instance "57.1/min · 0:12:03 left · 40 ok"."""
+        """Return rate, remaining time and counts, such as "57.1/min · 0:12:03 left · 40 ok"."""
         elapsed = time.monotonic() - self._began
         done = self.statuses.total()
         tried = done - self.statuses["skipped"]
@@ -51,14 +51,14 @@ class Tally:
 
 
 class PlainProgress:
-    """Lines on stderr: one every few seconds, and one for each failure.
+    """Lines on stderr: one every few seconds, and one per failure.
 
     Args:
-        total: points that are left.
+        total: number of points.
     """
 
     def __init__(self, total: int) -> None:
-        self._tally = Tally(total)
+        self._tally = RowTally(total)
         self._next = time.monotonic() + LINE_EVERY_S
 
     def row(self, row: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class RichProgress:
     """A bar that stays at the bottom of the terminal.
 
     Args:
-        total: points that are left.
+        total: number of points.
 
     Raises:
         ImportError: if rich is not installed.
@@ -97,7 +97,7 @@ class RichProgress:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        self._tally = Tally(total)
+        self._tally = RowTally(total)
         self._bar = Progress(
             BarColumn(),
             MofNCompleteColumn(),
@@ -124,7 +124,7 @@ class RichProgress:
 
 
 def progress(total: int) -> Progress:
-    """Return what suits stderr."""
+    """Return a bar if stderr is a terminal with rich, else lines."""
     if sys.stderr.isatty():
         try:
             return RichProgress(total)
@@ -145,5 +145,5 @@ def _clock(seconds: float) -> str:
 
 
 def tell(message: str) -> None:
-    """Say something to the person who watches, whatever else is shown."""
+    """Print a message to stderr, independent of the progress display."""
     print(message, file=sys.stderr, flush=True)

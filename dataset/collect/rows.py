@@ -1,4 +1,4 @@
-"""A row: everything that was asked, what came out of it, and where."""
+"""A row: the request, its outcome, and the machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ UNSAID = "the measurement did not report it"
 
 @dataclass(frozen=True, slots=True)
 class PointOutcome:
-    """What became of a point.
+    """The outcome of a point.
 
     Attributes:
-        point: what was asked for.
+        point: the requested point.
         status: see `dippm.measure.columns.Status`.
-        reason: why there is no measurement; empty if there is one.
-        columns: what was measured, and where.
-        while_building: whether the model itself could not be had.
+        reason: reason for a missing measurement; empty if there is one.
+        columns: measured values and provenance.
+        while_building: whether the model itself could not be built.
     """
 
     point: Point
@@ -40,9 +40,9 @@ class PointOutcome:
 
 
 def make_row(campaign: str, kind: str, workload: Workload, outcome: PointOutcome) -> dict[str, Any]:
-    """Return a row with every column; what is not known is None.
+    """Return a row with every column; unknown values are None.
 
-    If there is a kernel table, it is in the row for the journal, see `dippm.measure.collected`.
+    A kernel table, if any, is part of the row in the journal, see `dippm.measure.collected`.
     """
     point = outcome.point
     identity = configuration_id(workload, point)
@@ -73,8 +73,8 @@ def make_row(campaign: str, kind: str, workload: Workload, outcome: PointOutcome
     return _with_reasons(row, outcome)
 
 
-def where(machine: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns that a failed row can have: what is known of the machine."""
+def machine_columns(machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that describe the machine, which failed rows have as well."""
     return {column.name: machine.get(column.name) for column in PROVENANCE}
 
 

@@ -1,4 +1,4 @@
-"""`Runner`: the points of a job, each turned into an outcome whatever happens."""
+"""`Runner`: measures the points of a job, each of which gets an outcome in any case."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Any
 from dataset.collect.errors import DeviceLostError
 from dataset.collect.pace import Pace
 from dataset.collect.process.worker_process import WorkerFailedError, WorkerProcess
-from dataset.collect.rows import PointOutcome, where
+from dataset.collect.rows import PointOutcome, machine_columns
 from dataset.plan.configuration import Job, Point
 from dippm.base.process import TimedOutError
 from dippm.measure.columns import Status
 
 STARTS = 3
-"""Workers that fail to start in a row before the device counts as lost."""
+"""Consecutive workers that fail to start before the device counts as lost."""
 CRASHES = 20
-"""Workers that die on a point in a row before the device counts as lost."""
+"""Consecutive workers that die on a point before the device counts as lost."""
 JOBS_PER_WORKER = 100
 START_S = 300.0
-"""Importing the model zoos from a slow network disk takes a while."""
+"""Time limit for the start of a worker, which may import from a slow network disk."""
 COMPILE_GUESS_S = 20.0
 COMPILE_PATIENCE = 2.0
-"""A compiled point may take so many times the limit of an eager one."""
+"""Factor on the time limit for a compiled point."""
 GUESS_S = 1.0
 RegimeKey = tuple[str, str, str, bool]
 
 
 class Runner:
-    """Measures points in a worker, which it replaces when it hangs, dies, or gets old.
+    """Measures points in a worker, which it replaces when it hangs, dies or gets old.
 
     Args:
-        start: starts a worker.
-        pace: how long a point may take, and whether another may start.
-        energy_window_s: how long a point with energy takes at least.
-        jobs_per_worker: after so many jobs a new worker bounds what leaks.
+        start: function that starts a worker.
+        pace: time limits of points and of the campaign.
+        energy_window_s: minimum duration of a point with energy.
+        jobs_per_worker: number of jobs after which a worker is replaced, to bound leaks.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Runner:
     ) -> Iterator[PointOutcome]:
         """Yield an outcome for each point, in order.
 
-        Larger batches than one that ran out of memory or time under the same regime are skipped,
-        and every point of a model that cannot be built.
+        Skipped are batches larger than one that ran out of memory or time in the same regime, and
+        all points of a model that cannot be built.
 
         Args:
-            job: whose model is built.
-            points: those of its points that have no outcome yet.
-            known: statuses of the others.
+            job: the job with the model.
+            points: its points without an outcome.
+            known: statuses of its other points.
 
         Raises:
-            Stop: if the next point must not start; the one in flight is then dropped.
+            Stop: if the next point must not start; one in flight is then dropped.
             DeviceLostError: if workers no longer start or all die.
         """
         too_large = _TooLarge(known)
@@ -78,7 +78,7 @@ class Runner:
             reason = unbuildable or too_large.reason(point)
             if reason:
                 self._pace.check()
-                outcome = PointOutcome(point, "skipped", reason, where(self._machine))
+                outcome = PointOutcome(point, "skipped", reason, machine_columns(self._machine))
             else:
                 outcome = self._measure(job, point)
             too_large.note(outcome)
@@ -130,12 +130,14 @@ class Runner:
             reply = worker.ask({"do": "measure", "point": asdict(point)}, self._pace.remaining)
         except TimedOutError:
             self.kill()
-            self._pace.check()  # it was the campaign's time that ran out: the point is dropped
+            self._pace.check()  # raises if the campaign's time ran out: the point is dropped
             reason = f"no answer within {self._pace.limit_s:g} s"
-            return PointOutcome(point, "timeout", reason, where(self._machine), building)
+            return PointOutcome(point, "timeout", reason, machine_columns(self._machine), building)
         except WorkerFailedError as error:
             self.kill()
-            return PointOutcome(point, "crash", f"worker {error}", where(self._machine), building)
+            return PointOutcome(
+                point, "crash", f"worker {error}", machine_columns(self._machine), building
+            )
         if reply["event"] == "failed":
             return self._failed(point, reply, while_building=False)
         return PointOutcome(point, "ok", columns=reply["columns"])
@@ -148,7 +150,7 @@ class Runner:
         if reply["fatal"]:
             self.kill()
         return PointOutcome(
-            point, reply["status"], reply["reason"], where(self._machine), while_building
+            point, reply["status"], reply["reason"], machine_columns(self._machine), while_building
         )
 
     def _renew(self, job: Job) -> None:
@@ -182,7 +184,7 @@ class Runner:
 
 
 class _TooLarge:
-    """Remembers from which batch on a regime is hopeless."""
+    """Records the batch from which a regime fails."""
 
     def __init__(self, known: Mapping[Point, Status]) -> None:
         self._smallest: dict[RegimeKey, tuple[int, str]] = {}

@@ -1,4 +1,4 @@
-"""A session: the outcomes of a plan become rows, whoever measures them."""
+"""A session: outcomes of a plan become rows, for all ways of measuring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataset.collect.options import Options
 from dataset.collect.pace import Pace
 from dataset.collect.plans import TRIES, Pending, pending_of
 from dataset.collect.progress import Progress, progress, tell
-from dataset.collect.rows import PointOutcome, make_row, where
+from dataset.collect.rows import PointOutcome, machine_columns, make_row
 from dataset.plan.configuration import Job
 from dippm.measure.collected.campaigns import mark_killed
 from dippm.measure.collected.errors import StorageError
@@ -30,14 +30,14 @@ Measure = Callable[[Sequence[Pending], Keep], None]
 def run(
     jobs: Sequence[Job], options: Options, campaign: Campaign, *, measure: Measure, pace: Pace
 ) -> None:
-    """Have the pending jobs measured and keep the outcomes; note in the campaign how it ended.
+    """Measure the pending jobs, keep the outcomes, and record the end in the campaign.
 
     Args:
-        jobs: of the plan.
-        options: how.
-        campaign: is filled in and written.
-        measure: calls its second argument with each outcome.
-        pace: knows whether somebody asked to stop.
+        jobs: jobs of the plan.
+        options: options of the campaign.
+        campaign: the campaign, which is updated and written.
+        measure: function that calls its second argument with each outcome.
+        pace: time limits and interrupts of the campaign.
     """
     store = Store(
         options.folder, say=tell, wait_s=options.disk_wait_s, stopping=lambda: pace.interrupted
@@ -46,7 +46,7 @@ def run(
     total = sum(len(item.points) for item in pending)
     planned = sum(len(job.points) for job in jobs)
     campaign.left, campaign.done_before = total, planned - total
-    with suppress(OSError):  # a full disk is told where rows are at stake
+    with suppress(OSError):  # a full disk is reported when rows are written
         mark_killed(options.folder, store.campaigns)
     write_campaign(campaign, options.folder)
     shown = progress(total)
@@ -80,10 +80,10 @@ def run(
 
 
 def make_folder(folder: Path) -> None:
-    """Make the output folder.
+    """Create the output folder.
 
     Raises:
-        CollectError: if it cannot be made.
+        CollectError: if it cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_campaign(campaign: Campaign, folder: Path) -> None:
-    """Write the campaign's file; if that fails say so and go on: the rows matter more."""
+    """Write the campaign's file; print a failure and continue, because the rows matter more."""
     try:
         campaign.write(folder)
     except OSError as error:
@@ -100,8 +100,8 @@ def write_campaign(campaign: Campaign, folder: Path) -> None:
 
 
 def note_machine(campaign: Campaign, row: Mapping[str, Any], folder: Path) -> None:
-    """Keep where the first row was measured."""
-    campaign.machine = where(row)
+    """Record the machine of the first row."""
+    campaign.machine = machine_columns(row)
     campaign.commit = row["commit"]
     write_campaign(campaign, folder)
 
@@ -126,7 +126,7 @@ def _until_end(campaign: Campaign, work: Callable[[], None], shown: Progress) ->
         ended = error.ended if isinstance(error, CollectError) else "storage failed"
         campaign.end(ended, str(error))
         shown.say(str(error))
-    except Exception as error:  # a fault of our own: kept in the file, and told
+    except Exception as error:  # an error of our own: recorded and printed
         campaign.end("error", f"{type(error).__name__}: {error}")
         raise
     else:

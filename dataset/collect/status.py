@@ -1,4 +1,4 @@
-"""What is in a collected folder, for people and for `--json`."""
+"""Summary of a collected folder, as text and for `--json`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def status(folder: Path) -> dict[str, Any]:
     """Return counts of rows, files and campaigns.
 
     Raises:
-        CollectError: if the folder is not there.
+        CollectError: if the folder does not exist.
         DamagedRowsError: if a shard cannot be read.
     """
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""The supervisor: takes the plan point by point and has each measured by a worker beside it."""
+"""The supervisor: measures a plan point by point in a worker process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from dataset.collect.campaign import Campaign
 from dataset.collect.locks import lock_device, lock_folder
-from dataset.collect.options import Options, new_runner, possible
+from dataset.collect.options import Options, feasible_settings, new_runner
 from dataset.collect.pace import Pace
 from dataset.collect.plans import Pending
 from dataset.collect.progress import tell
@@ -19,24 +19,24 @@ from dataset.plan.configuration import Job
 
 
 def collect(jobs: Sequence[Job], options: Options, plan: Mapping[str, Any]) -> Campaign:
-    """Measure what has no outcome yet, until the plan or the budget ends or somebody interrupts.
+    """Measure all pending points, until the plan or the budget ends, or an interrupt.
 
     Args:
-        jobs: of the plan.
-        options: how.
-        plan: what the campaign file says about the plan.
+        jobs: jobs of the plan.
+        options: options of the campaign.
+        plan: entries about the plan for the campaign file.
 
     Returns:
-        The campaign, ended; its file is written.
+        The ended campaign, whose file is written.
 
     Raises:
         LockedError: if another collector uses the folder or the device.
-        CollectError: if the folder cannot be used.
+        CollectError: if the folder is not usable.
     """
     pace = Pace(timeout_s=options.timeout_s, budget_s=options.budget_s, limit=options.limit)
     make_folder(options.folder)
     with lock_folder(options.folder), lock_device(options.device) as device_lock:
-        options = replace(options, settings=possible(options.settings, options.device))
+        options = replace(options, settings=feasible_settings(options.settings, options.device))
         campaign = Campaign(
             plan, options.device, options.settings, options.timeout_s, options.budget_s
         )
@@ -58,7 +58,7 @@ def collect(jobs: Sequence[Job], options: Options, plan: Mapping[str, Any]) -> C
 
 @contextmanager
 def interruptible(pace: Pace) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the campaign in order."""
+    """Make SIGINT and SIGTERM end the campaign in an orderly way."""
 
     def interrupt(number: int, _: Any) -> None:
         what = "dropping" if pace.interrupted else "finishing"

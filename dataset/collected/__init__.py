@@ -1,1 +1,1 @@
-"""What we measured ourselves: rows of the collector, what of them is no label, and their graphs."""
+"""Our own measurements: rows of the collector, their exclusions, and their graphs."""

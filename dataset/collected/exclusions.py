@@ -1,4 +1,4 @@
-"""Which collected rows are no label."""
+"""Collected rows that are not labels, with their reasons."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dippm.measure.collected.labels import why_not_used
 
 
 def exclusions(rows: pd.DataFrame) -> pd.Series[str]:
-    """Return why each row is no label; null for rows that are.
+    """Return the reason why each row is not a label; null for labels.
 
-    A repeat is left out too: it is there for the noise floor, and on both sides of a split it
-    would leak. The first usable row of a configuration stays.
+    Repeats are excluded too: they serve for the noise floor, and would leak on both sides of a
+    split. The first usable row of a configuration is kept.
     """
     reasons = pd.Series([why_not_used(row) for row in rows.to_dict("records")], dtype="object")
     reasons.index = rows.index

@@ -1,4 +1,4 @@
-"""Collected rows + graphs → one training table for each device, its splits and its manifest."""
+"""Collected rows + graphs → one training table per device, its splits and its manifest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build(folder: Path, graphs: Path, out: Path, workers: int = 1) -> dict[str, 
 
 
 def convert(specs: list[str], graphs: Path, workers: int) -> None:
-    """Make the raw graphs that are missing, with progress on a terminal."""
+    """Convert models without a raw graph, with progress on a terminal."""
     from rich.console import Console
     from rich.progress import track
 
@@ -64,7 +64,7 @@ def convert(specs: list[str], graphs: Path, workers: int) -> None:
 def save_splits(table: pd.DataFrame, folder: Path) -> list[dict[str, Any]]:
     """Write the splits of each phase; return their names, sizes and SHA-256.
 
-    A phase with too few architectures or families for a split goes without it, which is said.
+    A phase with too few architectures or families for a split has none, with a message.
     """
     written = []
     for phase, part in table.groupby("phase"):
@@ -84,7 +84,7 @@ def save_splits(table: pd.DataFrame, folder: Path) -> list[dict[str, Any]]:
 def manifest(
     found: Collected, reasons: pd.Series[str], models: pd.DataFrame, table: pd.DataFrame
 ) -> dict[str, Any]:
-    """Return what the table was made of, what was left out and why, and the noise floor."""
+    """Return the manifest: sources, exclusions with reasons, and the noise floor."""
     rows = found.rows
     failed = models[models["arch_id"].isna()] if "error" in models else models.iloc[:0]
     usable = rows[reasons.isna()]
@@ -137,7 +137,7 @@ def _columns_of(described: list[dict[str, Any]]) -> list[str]:
 
 
 def _as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with nested values as JSON, which is how Parquet files keep them."""
+    """Return the table with nested values as JSON text, the form in Parquet files."""
     nested = [name for name in NESTED if name in table]
     return table.assign(**{name: table[name].map(_json) for name in nested})
 

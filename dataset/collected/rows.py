@@ -1,7 +1,7 @@
-"""Collected sets: folders that `dataset.collect` wrote, one for each device.
+"""Collected sets: folders written by `dataset.collect`, one per device.
 
-`read` gives the rows as they were measured, failures included. `tidy_rows` and `sources` give the
-usable ones in the schema of `dataset.measured.table`, as any other source.
+`read` returns the rows as measured, failures included. `tidy_rows` and `sources` return the usable
+ones in the schema of `dataset.measured.table`, like any other source.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPLACED = ["device", "channels_last", "framework"]
 
 
 def folders(data: Path | None = None) -> tuple[Path, ...]:
-    """Return the committed folders, one for each device; `data` is `DATA` if None."""
+    """Return the committed folders, one per device; `data` is `DATA` if None."""
     return tuple(sorted({path.parent for path in (data or DATA).glob("*/shard-*")}))
 
 
@@ -32,17 +32,17 @@ def read(folder: Path) -> pd.DataFrame:
     """Return all rows of a collected folder, with the columns of `dippm.measure.columns`.
 
     Raises:
-        RowsNotFoundError: if there are none.
+        RowsNotFoundError: if there are no rows.
     """
     return collected(folder).rows
 
 
 def tidy_rows(folder: Path, name: str | None = None) -> pd.DataFrame:
-    """Return the usable rows in the schema of `dataset.measured.table`, our own columns behind.
+    """Return the usable rows in the schema of `dataset.measured.table`, then our own columns.
 
     Args:
-        folder: of one device.
-        name: of the source; "own/<folder>" if None.
+        folder: folder of one device.
+        name: name of the source; "own/<folder>" if None.
     """
     rows = read(folder)
     return as_table(rows[exclusions(rows).isna()], name or f"own/{folder.name}")
@@ -76,7 +76,7 @@ def as_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
 
 
 def sources(data: Path | None = None) -> dict[str, Source]:
-    """Return the committed sets as sources by name, for instance "own/h100"."""
+    """Return the committed sets as sources by name, such as "own/h100"."""
     return {
         f"own/{folder.name}": Source(
             name=f"own/{folder.name}",
@@ -92,7 +92,7 @@ def sources(data: Path | None = None) -> dict[str, Source]:
 
 
 def _known_as(device: str) -> str:
-    """Return the catalogue's name; a device that it lacks keeps its own."""
+    """Return the catalogue's name of a device, or its own name if unknown."""
     try:
         return find(device).name
     except UnknownNameError:

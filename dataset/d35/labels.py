@@ -38,7 +38,7 @@ its memory in Table 4 agrees with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledPart:
     """A part of graphs whose labels are there.
 
     Attributes:
@@ -63,7 +63,7 @@ def labels_folder(folder: Path, checkpoint: CheckpointInfo) -> Path:
     return folder / LABELS / f"{checkpoint.name}-{checkpoint.version}-{digest[:12]}"
 
 
-def label(folder: Path, checkpoint: CheckpointInfo) -> Iterator[Labelled]:
+def label(folder: Path, checkpoint: CheckpointInfo) -> Iterator[LabelledPart]:
     """Label the parts of a folder; yields each as it is done or was found done.
 
     Args:
@@ -83,10 +83,10 @@ def label(folder: Path, checkpoint: CheckpointInfo) -> Iterator[Labelled]:
         path = out / part.path.name
         begin = time.monotonic()
         if path.is_file():
-            yield Labelled(path, part)
+            yield LabelledPart(path, part)
             continue
         write_parquet(_table(part, folder / RAW, checkpoint), path)
-        yield Labelled(path, part, time.monotonic() - begin)
+        yield LabelledPart(path, part, time.monotonic() - begin)
 
 
 def _table(part: Part, raw: Path, checkpoint: CheckpointInfo) -> Any:

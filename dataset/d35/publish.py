@@ -1,4 +1,4 @@
-"""What makes the folder a data set: its datasheet and its Croissant description, both generated.
+"""The datasheet and the Croissant description of the folder, both generated.
 
 python -m dataset.d35.publish FOLDER
 """
@@ -27,7 +27,7 @@ from dataset.d35.graphs import VERSIONS, parts
 from dataset.d35.graphs import schema as graph_schema
 from dataset.d35.labels import fits
 from dataset.d35.table1 import BATCHES, GRAPHS
-from dataset.join.shipped_graphs import made_with
+from dataset.join.shipped_graphs import recorded_versions
 from dippm import __version__
 from dippm.errors import DippmError
 from dippm.estimate.pretrained.model_card import table
@@ -55,7 +55,7 @@ DESCRIPTION = (
 
 
 def files(folder: Path) -> dict[str, list[Path]]:
-    """Return the Parquet files of a folder by what they hold: graphs, labels, measured passes.
+    """Return the Parquet files of a folder by content: graphs, labels, measured passes.
 
     Raises:
         DippmError: if there is no graph.
@@ -101,7 +101,7 @@ def croissant(folder: Path) -> dict[str, Any]:
 
 
 def columns(schema: Any) -> list[Column]:
-    """Return the columns of an Arrow schema with the meaning that each carries."""
+    """Return the columns of an Arrow schema, with the meaning stored in each field."""
     return [
         Column(
             field.name,
@@ -113,7 +113,7 @@ def columns(schema: Any) -> list[Column]:
 
 
 def datasheet(folder: Path) -> str:
-    """Return what a reader must know of the set, as Markdown."""
+    """Return the datasheet in Markdown."""
     import pyarrow.parquet as pq
 
     found = files(folder)
@@ -137,7 +137,7 @@ def datasheet(folder: Path) -> str:
         DESCRIPTION,
         f"## Composition\n\n{len(rows):,} of {sum(GRAPHS.values()):,} graphs. {own.mean():.0%} are "
         "members of `dataset.families`, the others models of timm "
-        f"{made_with()['timm']}, at batches {', '.join(map(str, BATCHES))} as far as their "
+        f"{recorded_versions()['timm']}, at batches {', '.join(map(str, BATCHES))} as far as their "
         "activations would fit into 40 GB. D3.5 says how many graphs each family has, not which; "
         f"the choice is ours (`dataset/d35/table1.py`).\n\n{table(lines)}",
         "## How it was made\n\nModels were built on PyTorch's meta device, without weights, and "

@@ -78,12 +78,12 @@ def count(workload: Workload) -> Cost:
     from torch.utils.flop_counter import FlopCounterMode
 
     from dataset.families import registry
-    from dataset.families.tally import Tally, Whole
+    from dataset.families.tally import FusedOperators, OperatorTally
 
     module = registry.build(workload, "meta")
     inputs = registry.make_inputs(workload, 1, "meta")
-    tally = Tally()
-    with torch.no_grad(), FlopCounterMode(display=False) as flops, tally, Whole(tally):
+    tally = OperatorTally()
+    with torch.no_grad(), FlopCounterMode(display=False) as flops, tally, FusedOperators(tally):
         module(*inputs)
     return Cost(
         round(flops.get_total_flops() / 2e9, 6),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataset.families.family import Family, Parameters, Scalar, Sizes
-from dataset.families.grids import image, numbers, rotated, spread
+from dataset.families.grids import image, numbers, rotate_choices, spread
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ SUPER_RESOLUTION = Family(
     kind="model",
     about="after ESPCN (Shi et al. 2016), EDSR (Lim et al. 2017) and RCAN (Zhang et al. 2018)",
     grid=resolution_grid,
-    sizes=lambda p: rotated(SMALL, p, 4),
+    sizes=lambda p: rotate_choices(SMALL, p, 4),
     build=resolution,
     inputs=image,
     images=True,
@@ -96,7 +96,7 @@ SEGMENTATION = Family(
     kind="model",
     about="after FCN (Long 2015), DeepLab v3+ (Chen 2018), PSPNet (Zhao 2017), UPerNet (Xiao 2018)",
     grid=segmentation_grid,
-    sizes=lambda p: rotated(SCENES, p, 4),
+    sizes=lambda p: rotate_choices(SCENES, p, 4),
     build=segmentation,
     inputs=image,
     images=True,
@@ -107,7 +107,7 @@ DETECTION = Family(
     kind="model",
     about="after RetinaNet (Lin et al. 2017) and FCOS (Tian et al. 2019), dense outputs only",
     grid=detection_grid,
-    sizes=lambda p: rotated(SCENES, p, 4),
+    sizes=lambda p: rotate_choices(SCENES, p, 4),
     build=detection,
     inputs=image,
     images=True,

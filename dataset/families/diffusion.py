@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataset.families.family import Family, InputTensor, Parameters, Scalar, Sizes
-from dataset.families.grids import numbers, rotated, spread
+from dataset.families.grids import numbers, rotate_choices, spread
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ DIFFUSION_UNET = Family(
     kind="model",
     about="denoising U-Nets with attention and text (Ho et al. 2020, Rombach et al. 2022)",
     grid=unet_grid,
-    sizes=lambda p: rotated(PLACES, p, 4),
+    sizes=lambda p: rotate_choices(PLACES, p, 4),
     build=unet,
     inputs=unet_inputs,
     largest_batch=256,
@@ -100,7 +100,7 @@ DIFFUSION_TRANSFORMER = Family(
     kind="model",
     about="denoising transformers (DiT, Peebles and Xie 2023)",
     grid=transformer_grid,
-    sizes=lambda p: rotated(PLACES, p, 4),
+    sizes=lambda p: rotate_choices(PLACES, p, 4),
     build=transformer,
     inputs=transformer_inputs,
     largest_batch=256,

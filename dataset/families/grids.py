@@ -58,7 +58,7 @@ def number(member: Parameters) -> int:
     return zlib.crc32(repr(sorted(member.items())).encode())
 
 
-def rotated(choices: Sequence[Sizes], member: Parameters, count: int) -> list[Sizes]:
+def rotate_choices(choices: Sequence[Sizes], member: Parameters, count: int) -> list[Sizes]:
     """Return `count` of the choices, beginning at another one for each member."""
     first = number(member)
     return [choices[(first + i) % len(choices)] for i in range(min(count, len(choices)))]
@@ -67,7 +67,7 @@ def rotated(choices: Sequence[Sizes], member: Parameters, count: int) -> list[Si
 def image_sizes(member: Parameters, *, count: int = 4, multiple: int = 32) -> list[Sizes]:
     """Return (height, width) of images: 224 × 224 first, then others, one of them not square."""
     sides = [s for s in SQUARES if s % multiple == 0]
-    others = rotated([(s, s) for s in sides], member, count - 2)
+    others = rotate_choices([(s, s) for s in sides], member, count - 2)
     height, width = sides[number(member) % len(sides)], sides[number(member) // 7 % len(sides)]
     oblong = (height, width) if height != width else (height, height + 2 * multiple)
     base = 224 if 224 % multiple == 0 else 256

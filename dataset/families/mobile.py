@@ -174,9 +174,9 @@ def efficientnet(p: Parameters, sizes: Sizes) -> torch.nn.Module:
 
 
 def _wide(width: int, factor: float) -> int:
-    from dataset.families.networks.layers import rounded
+    from dataset.families.networks.layers import round_width
 
-    return rounded(width * factor)
+    return round_width(width * factor)
 
 
 def _deep(depth: int, factor: float) -> int:

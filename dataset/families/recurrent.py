@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataset.families.family import Family, InputTensor, Parameters, Scalar, Sizes
-from dataset.families.grids import rotated, spread
+from dataset.families.grids import rotate_choices, spread
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +74,7 @@ RNN = Family(
     kind="model",
     about="stacks of LSTM (Hochreiter 1997) and GRU (Cho 2014), also in both directions",
     grid=rnn_grid,
-    sizes=lambda p: rotated(((64,), (32,), (128,), (256,), (16,), (96,)), p, 4),
+    sizes=lambda p: rotate_choices(((64,), (32,), (128,), (256,), (16,), (96,)), p, 4),
     build=build_rnn,
     inputs=rnn_inputs,
     compiles=False,
@@ -84,7 +84,7 @@ PHYSICS_RNN = Family(
     kind="model",
     about="recurrent emulators over vertical levels (after Ukkonen 2022), a batch of columns",
     grid=physics_grid,
-    sizes=lambda p: rotated(((60,), (137,), (91,), (31,), (47,)), p, 4),
+    sizes=lambda p: rotate_choices(((60,), (137,), (91,), (31,), (47,)), p, 4),
     build=build_physics,
     inputs=physics_inputs,
     largest_batch=16384,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataset.families import (
+    dense_blocks,
     dense_outputs,
     diffusion,
-    joined,
     mixers,
     mobile,
     operators,
@@ -42,7 +42,7 @@ _MODELS = (
     vgg.FAMILY,
     stages.SWIN,
     vit.FAMILY,
-    joined.DENSENET,
+    dense_blocks.DENSENET,
     stages.VISFORMER,
     stages.POOLFORMER,
     # Beyond the ten families of deliverable D3.5.
@@ -50,10 +50,10 @@ _MODELS = (
     regnet.FAMILY,
     mixers.MOBILEVIT,
     mixers.MLP_MIXER,
-    joined.INCEPTION,
-    joined.SQUEEZENET,
-    joined.SHUFFLENET,
-    joined.GHOSTNET,
+    dense_blocks.INCEPTION,
+    dense_blocks.SQUEEZENET,
+    dense_blocks.SHUFFLENET,
+    dense_blocks.GHOSTNET,
     random_cells.FAMILY,
     video.RESNET3D,
     video.X3D,

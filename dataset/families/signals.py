@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dataset.families.family import Family, InputTensor, Parameters, Scalar, Sizes
-from dataset.families.grids import rotated, spread
+from dataset.families.grids import rotate_choices, spread
 
 if TYPE_CHECKING:
     import torch
@@ -119,7 +119,7 @@ def recommender_inputs(p: Parameters, sizes: Sizes) -> tuple[InputTensor, ...]:
 
 def translator_sizes(p: Parameters) -> list[Sizes]:
     """Return lengths of the source and of the target."""
-    lengths = [n for (n,) in rotated(TEXTS, p, 5)]
+    lengths = [n for (n,) in rotate_choices(TEXTS, p, 5)]
     return list(pairwise(lengths))
 
 
@@ -154,7 +154,7 @@ AUDIO_TCN = Family(
     kind="model",
     about="dilated 1-D convolutions (Bai et al. 2018, van den Oord et al. 2016)",
     grid=tcn_grid,
-    sizes=lambda p: rotated(WAVES, p, 4),
+    sizes=lambda p: rotate_choices(WAVES, p, 4),
     build=_build("TemporalNet"),
     inputs=tcn_inputs,
 )
@@ -163,7 +163,7 @@ CONFORMER = Family(
     kind="model",
     about="speech encoders of attention and convolution (Gulati et al. 2020)",
     grid=conformer_grid,
-    sizes=lambda p: rotated(FRAMES, p, 4),
+    sizes=lambda p: rotate_choices(FRAMES, p, 4),
     build=_build("Conformer"),
     inputs=conformer_inputs,
     largest_batch=256,

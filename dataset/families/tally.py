@@ -15,7 +15,7 @@ KERNELS_PER_STEP = 2
 """Launches of a recurrent layer for each step in time: a product and what follows it."""
 
 
-class Tally(TorchDispatchMode):
+class OperatorTally(TorchDispatchMode):
     """Sums over operators, views left out.
 
     Attributes:
@@ -49,14 +49,14 @@ class Tally(TorchDispatchMode):
         self.operators += 1
 
 
-class Whole(TorchFunctionMode):
+class FusedOperators(TorchFunctionMode):
     """Counts attention and recurrent layers as a GPU runs them, not in the pieces that meta does.
 
     Attention never writes its scores there; a recurrent layer is one call with some launches for
     each step in time.
     """
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: OperatorTally) -> None:
         super().__init__()
         self.tally = tally
 

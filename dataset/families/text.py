@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dataset.families.family import Family, InputTensor, Parameters, Scalar, Sizes
-from dataset.families.grids import rotated, spread
+from dataset.families.grids import rotate_choices, spread
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +130,7 @@ ENCODER = Family(
     kind="model",
     about="encoders like BERT (Devlin et al. 2019) and its successors",
     grid=encoder_grid,
-    sizes=lambda p: rotated(LENGTHS, p, 4),
+    sizes=lambda p: rotate_choices(LENGTHS, p, 4),
     build=build_encoder,
     inputs=tokens,
     largest_batch=512,
@@ -140,7 +140,7 @@ DECODER = Family(
     kind="model",
     about="decoders like GPT-2 (Radford 2019) and LLaMA (Touvron 2023), prefill of a prompt",
     grid=decoder_grid,
-    sizes=lambda p: rotated(LONG, p, 4),
+    sizes=lambda p: rotate_choices(LONG, p, 4),
     build=build_decoder,
     inputs=tokens,
     largest_batch=256,

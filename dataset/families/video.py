@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataset.families.family import Family, InputTensor, Parameters, Scalar, Sizes
-from dataset.families.grids import numbers, rotated, spread
+from dataset.families.grids import numbers, rotate_choices, spread
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +61,7 @@ RESNET3D = Family(
     kind="model",
     about="3-D ResNets, R(2+1)D and mixed ones (Tran et al. 2018)",
     grid=resnet3d_grid,
-    sizes=lambda p: rotated(CLIPS, p, 4),
+    sizes=lambda p: rotate_choices(CLIPS, p, 4),
     build=resnet3d,
     inputs=clip,
     largest_batch=128,
@@ -71,7 +71,7 @@ X3D = Family(
     kind="model",
     about="X3D, depthwise 3-D convolutions (Feichtenhofer 2020)",
     grid=x3d_grid,
-    sizes=lambda p: rotated(CLIPS, p, 4),
+    sizes=lambda p: rotate_choices(CLIPS, p, 4),
     build=x3d,
     inputs=clip,
     largest_batch=128,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataset.families.family import Family, InputTensor, Parameters, Scalar, Sizes
-from dataset.families.grids import rotated, spread
+from dataset.families.grids import rotate_choices, spread
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ def transformer_grid() -> list[dict[str, Scalar]]:
 def transformer_sizes(p: Parameters) -> list[Sizes]:
     """Return grids of at most some 12,000 patches."""
     patch = int(p["patch"])
-    return [g for g in rotated(GRIDS, p, len(GRIDS)) if g[0] * g[1] / patch**2 < 12_000][:4]
+    return [g for g in rotate_choices(GRIDS, p, len(GRIDS)) if g[0] * g[1] / patch**2 < 12_000][:4]
 
 
 def transformer(p: Parameters, sizes: Sizes) -> torch.nn.Module:
@@ -89,7 +89,7 @@ WEATHER_UNET = Family(
     kind="model",
     about="U-Nets (Ronneberger et al. 2015) over grids of weather and climate fields",
     grid=grid,
-    sizes=lambda p: rotated(GRIDS, p, 4),
+    sizes=lambda p: rotate_choices(GRIDS, p, 4),
     build=build,
     inputs=fields,
     images=True,

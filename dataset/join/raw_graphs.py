@@ -204,7 +204,7 @@ def specs_of(sources: Iterable[str], data_dir: Path | str | None = None) -> list
 def _sampled_gpts(table: pd.DataFrame) -> list[str]:
     from dataset.measured import gpt
 
-    architectures = gpt.sampled(table).drop_duplicates("arch_id")
+    architectures = gpt.sample_architectures(table).drop_duplicates("arch_id")
     return [gpt.key_of(record) for record in architectures.to_dict("records")]
 
 
@@ -218,7 +218,7 @@ def _language_models(table: pd.DataFrame) -> list[str]:
 def _sampled_cells(table: pd.DataFrame) -> list[str]:
     from dataset.measured import nasbench101
 
-    names: list[str] = nasbench101.sampled(table)["model"].tolist()
+    names: list[str] = nasbench101.sample_architectures(table)["model"].tolist()
     return names
 
 

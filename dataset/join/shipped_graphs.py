@@ -40,7 +40,7 @@ def ship(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> int:
         for spec in set(specs)
         if not spec.startswith(NOT_SHIPPED) and path_of(spec, folder).is_file()
     )
-    head = {"raw_graph_version": RAW_GRAPH_VERSION, "made_with": installed()}
+    head = {"raw_graph_version": RAW_GRAPH_VERSION, "made_with": installed_versions()}
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".part")
     with lzma.open(unfinished, "wt", preset=6, encoding="utf-8", newline="\n") as file:
@@ -76,14 +76,14 @@ def unpack(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> list[str
     return written
 
 
-def made_with(path: Path = SHIPPED) -> dict[str, str]:
+def recorded_versions(path: Path = SHIPPED) -> dict[str, str]:
     """Return the versions of the libraries that made the shipped graphs."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         found: dict[str, str] = json.loads(file.readline())["made_with"]
     return found
 
 
-def installed() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Return the versions of the libraries that are here, whatever they were built for."""
     return {name: version(name).partition("+")[0] for name in LIBRARIES}
 

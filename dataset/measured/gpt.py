@@ -43,7 +43,7 @@ def key_of(architecture: Mapping[str, Any]) -> str:
     return f"gpt:{shape}(heads={heads},ratios={ratios},bias={bias})@{length}"
 
 
-def sampled(table: pd.DataFrame) -> pd.DataFrame:
+def sample_architectures(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the architectures that are learned from, the same ones on every GPU.
 
     A scale has ten thousand architectures of one grammar; `ARCHITECTURES_PER_SCALE` speak for it,
@@ -122,7 +122,7 @@ class Block(nn.Module):
         batch, length = x.shape[:2]
         qkv = self.qkv(x).view(batch, length, self.heads, 3, HEAD_DIM)
         query, key, value = qkv.permute(0, 2, 3, 1, 4).unbind(2)
-        query, key = turned(query, cos, sin), turned(key, cos, sin)
+        query, key = rotate_features(query, cos, sin), rotate_features(key, cos, sin)
         y = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.out(y.transpose(1, 2).reshape(batch, length, self.heads * HEAD_DIM))
 
@@ -135,7 +135,7 @@ def rotary_tables(length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate_features(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the first ROTARY_DIM features of (batch, heads, length, HEAD_DIM) by the position."""
     first, rest = x[..., :ROTARY_DIM], x[..., ROTARY_DIM:]
     half = ROTARY_DIM // 2

@@ -45,7 +45,7 @@ def key_of(architecture: Mapping[str, Any]) -> str:
     return f"nb101:{rows}({operations})@{architecture['image'].partition('x')[0]}"
 
 
-def sampled(table: pd.DataFrame) -> pd.DataFrame:
+def sample_architectures(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the architectures that are learned from.
 
     `ARCHITECTURES` of them, evenly from the fastest to the slowest; power does not choose.

@@ -59,7 +59,7 @@ def stages(seed: int = 0) -> list[Stage]:
     models, training = plan(seed), training_plan(seed)
     first = {
         "ceilings": ceilings(),
-        "known": known(),
+        "known": known_architectures(),
         "families": _some_of_each(models, ARCHITECTURES, POINTS),
         "operators": long_operators(),
         "training": _some_of_each(training, TRAINING_ARCHITECTURES, 1),
@@ -93,7 +93,7 @@ def ceilings() -> list[Job]:
     ]
 
 
-def known() -> list[Job]:
+def known_architectures() -> list[Job]:
     """Return the architectures of the zoos at three batches and two precisions.
 
     Half of the points have energy, so that each architecture, batch and precision has some.

@@ -1,8 +1,8 @@
-"""The tables that their licences let us give on, in one file, with who measured them.
+"""The tables whose licences allow redistribution, in one file with credits.
 
-A plain tar, byte for byte the same for the same tables on every machine: what would compress well
-is compressed already, and no compressor promises its bytes. Inside: NOTICE, bundle.json, and each
-table at SOURCE/FILE.
+A plain tar, byte for byte the same for the same tables on every machine: the tables are compressed
+already, and no compressor guarantees its output. It contains NOTICE, bundle.json, and each table at
+SOURCE/FILE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dataset.join.manifest import sha256_of_file
 from dataset.published.download import DownloadError
-from dataset.published.registry import Published
+from dataset.published.registry import PublishedSource
 from dippm.errors import DippmError
 
 SCHEMA = 1
@@ -39,11 +39,11 @@ OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING
 CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 """
 ReadTable = Callable[[str], bytes]
-"""SOURCE/FILE → its bytes; KeyError if there is no such table."""
+"""Function from SOURCE/FILE to its bytes; raises KeyError for an unknown table."""
 
 
-def pack(sources: Sequence[Published], data: Path, out: Path) -> None:
-    """Write the tables of these sources, from `data`, into one file: whole or not at all."""
+def pack(sources: Sequence[PublishedSource], data: Path, out: Path) -> None:
+    """Write the tables of these sources, from `data`, into one file, atomically."""
     tables = {
         f"{source.name}/{table.file}": data / source.name / table.file
         for source in sources
@@ -71,14 +71,14 @@ def pack(sources: Sequence[Published], data: Path, out: Path) -> None:
     with tarfile.open(part, "w", format=tarfile.USTAR_FORMAT) as tar:
         for name in [NOTICE, MANIFEST, *sorted(tables)]:
             content = contents[name] if name in contents else tables[name].read_bytes()
-            member = tarfile.TarInfo(name)  # time, owner and rights of no machine
+            member = tarfile.TarInfo(name)  # without time, owner and permissions
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     part.replace(out)
 
 
-def notice(sources: Sequence[Published]) -> str:
-    """Return who measured what, and the licences under which it is given on."""
+def notice(sources: Sequence[PublishedSource]) -> str:
+    """Return the credits of the measurements, and their licences."""
     preface = (
         "Tables of measurements, made of files that these projects published. Rows and columns\n"
         "were chosen, renamed and joined; no value was changed but by rounding and units.\n"
@@ -87,8 +87,8 @@ def notice(sources: Sequence[Published]) -> str:
     return f"{preface}\n{credits_of(sources)}\nMIT\n\n{MIT}\nApache-2.0\n\n{apache}\n"
 
 
-def credits_of(sources: Sequence[Published]) -> str:
-    """Return a paragraph for each source: what it is, where it is, whose it is."""
+def credits_of(sources: Sequence[PublishedSource]) -> str:
+    """Return a paragraph per source: description, address and copyright."""
     return "\n".join(
         f"{source.name}: {source.about}\n"
         f"  https://github.com/{source.repository}"
@@ -99,10 +99,10 @@ def credits_of(sources: Sequence[Published]) -> str:
 
 
 def open_bundle(path: Path) -> ReadTable:
-    """Return what reads the tables of a bundle, or of a folder with the same files.
+    """Return a reader of the tables in a bundle, or in a folder with the same files.
 
     Raises:
-        DownloadError: if it is none, or a table is not the one that was packed.
+        DownloadError: if it is not a bundle, or a table differs from the packed one.
     """
     if path.is_dir():
         return lambda name: _bytes_of(path / name)
@@ -132,4 +132,4 @@ def _bytes_of(path: Path) -> bytes:
 
 
 class NotPackedError(DippmError, ValueError):
-    """A table may not be given on, is missing, or is another one."""
+    """A table may not be redistributed, is missing, or has other contents."""

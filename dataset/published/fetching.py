@@ -1,4 +1,4 @@
-"""One source into the data directory: its files from a mirror, or its tables from a bundle."""
+"""Fetching a source into the data directory: files from a mirror, or tables from a bundle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from dataset.published import operators, power, reports, whole_models
 from dataset.published.bundle import ReadTable
 from dataset.published.download import Downloader
-from dataset.published.registry import Published
+from dataset.published.registry import PublishedSource
 from dataset.published.tables import digest_of_table, write_table
 from dataset.published.whole_models import Files, Tables
 from dippm.errors import DippmError
@@ -29,7 +29,7 @@ CONVERTERS: dict[str, Callable[[Files], Tables]] = {
     "zeus": power.zeus,
 }
 KEPT = ".upstream"
-"""Folder below the data directory for what has been downloaded of sources that are not made yet."""
+"""Folder below the data directory for downloaded files of unfinished sources."""
 
 
 class FetchError(DippmError):
@@ -38,17 +38,17 @@ class FetchError(DippmError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where tables come from: published files, or tables that someone packed."""
+    """Origin of tables: published files, or packed tables."""
 
     files: Downloader | None = None
     tables: ReadTable | None = None
 
 
-def is_there(source: Published, data: Path) -> bool:
-    """Return whether the pinned tables of a source lie in the data directory.
+def is_there(source: PublishedSource, data: Path) -> bool:
+    """Return whether the pinned tables of a source are in the data directory.
 
     Raises:
-        FetchError: if another table has the place of one; nothing is overwritten.
+        FetchError: if a file with other contents has the path of a table, which is not overwritten.
     """
     paths = {table: data / source.name / table.file for table in source.tables}
     for table, path in paths.items():
@@ -61,19 +61,22 @@ def is_there(source: Published, data: Path) -> bool:
 
 
 def fetch(
-    source: Published, data: Path, origin: Origin, told: Callable[[int], None] = lambda _: None
+    source: PublishedSource,
+    data: Path,
+    origin: Origin,
+    report_bytes: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Put the tables of a source into the data directory: all of them or none.
+    """Write the tables of a source into the data directory: all of them or none.
 
     Args:
-        source: to be fetched.
+        source: the source to fetch.
         data: directory of all tables.
-        origin: where it comes from.
-        told: is told of every piece that was downloaded, in bytes.
+        origin: origin of its files or tables.
+        report_bytes: called with the size of every downloaded piece, in bytes.
 
     Raises:
-        FetchError: if they cannot be made, or come out otherwise than pinned.
-        DownloadError: if a file cannot be had.
+        FetchError: if they cannot be made, or differ from the pinned ones.
+        DownloadError: if a file is not available.
     """
     folder = data / KEPT / source.name
     made = folder / "tables"
@@ -81,7 +84,7 @@ def fetch(
     if origin.tables is not None:
         _unpack(source, origin.tables, made)
     elif origin.files is not None:
-        _convert(source, origin.files, folder / "files", made, told)
+        _convert(source, origin.files, folder / "files", made, report_bytes)
     for table in source.tables:
         if digest_of_table(made / table.file) != table.sha256:
             raise FetchError(
@@ -96,7 +99,7 @@ def fetch(
         (data / KEPT).rmdir()
 
 
-def _unpack(source: Published, read: ReadTable, made: Path) -> None:
+def _unpack(source: PublishedSource, read: ReadTable, made: Path) -> None:
     try:
         contents = {table.file: read(f"{source.name}/{table.file}") for table in source.tables}
     except KeyError as error:
@@ -110,7 +113,11 @@ def _unpack(source: Published, read: ReadTable, made: Path) -> None:
 
 
 def _convert(
-    source: Published, mirror: Downloader, kept: Path, made: Path, told: Callable[[int], None]
+    source: PublishedSource,
+    mirror: Downloader,
+    kept: Path,
+    made: Path,
+    report_bytes: Callable[[int], None],
 ) -> None:
     if source.absent:
         raise FetchError(
@@ -118,7 +125,7 @@ def _convert(
             f"`python -m dataset.fetch {source.name} --from BUNDLE` takes it from a bundle.",
         )
     files = {
-        file.path: mirror.bring(source.address(file), kept / file.path, file.sha256, told)
+        file.path: mirror.bring(source.address(file), kept / file.path, file.sha256, report_bytes)
         for file in source.files
     }
     for name, table in CONVERTERS[source.name](files).items():

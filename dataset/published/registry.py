@@ -1,8 +1,8 @@
-"""Where each measured table is published: `sources.toml`, read and checked.
+"""Registry of the published measured tables: `sources.toml`, parsed and checked.
 
-A source has files upstream, pinned by commit and SHA-256, and tables that are made of them, pinned
-by the SHA-256 of what they say (`tables.digest_of_table`). Where a table cannot be made from what
-is published, `absent` says why; it then comes from a bundle alone.
+A source has upstream files, pinned by commit and SHA-256, and tables made from them, pinned by the
+SHA-256 of their contents (`tables.digest_of_table`). If a table cannot be made from the published
+files, `absent` says why, and it comes from a bundle only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKED_LICENCES = ("Apache-2.0", "MIT")
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFile:
-    """One published file: its path in the repository, bytes and SHA-256."""
+    """One published file: path in the repository, size in bytes and SHA-256."""
 
     path: str
     size: int
@@ -31,28 +31,28 @@ class UpstreamFile:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of ours: its file in the source's folder, and the SHA-256 of its contents."""
+    """One of our tables: file in the source's folder, and SHA-256 of its contents."""
 
     file: str
     sha256: str
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedSource:
     """One source of measured tables.
 
     Attributes:
-        name: of the source and of its folder below the data directory.
-        about: what was measured.
+        name: name of the source and of its folder below the data directory.
+        about: description of the measurements.
         use: "trains" or "judges".
         repository: owner/name on GitHub.
         licence: SPDX identifier.
-        copyright: line of the licence, or who wrote it where the licence has none.
-        files: in the order that rows take.
-        tables: that are made of them.
-        commit: of the files; empty if each path begins with a commit of its own.
-        absent: why the tables cannot be made from the published files; empty if they can.
-        unpacked: why they may not be given on in a bundle; empty if they may.
+        copyright: copyright line of the licence, or the authors if it has none.
+        files: upstream files, in the order of the rows.
+        tables: tables made from them.
+        commit: commit of the files; empty if each path begins with its own commit.
+        absent: reason why the tables cannot be made from the published files; empty if they can.
+        unpacked: reason why they may not be in a bundle; empty if they may.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Published:
 
     @property
     def size(self) -> int:
-        """Bytes to download."""
+        """Size of the download in bytes."""
         return sum(file.size for file in self.files)
 
     @property
     def packed(self) -> bool:
-        """Whether a bundle may hold its tables."""
+        """Whether a bundle may contain its tables."""
         return not self.unpacked and self.licence in PACKED_LICENCES
 
     def address(self, file: UpstreamFile) -> str:
@@ -83,13 +83,13 @@ class Published:
 
 
 @cache
-def all_published() -> dict[str, Published]:
+def all_published() -> dict[str, PublishedSource]:
     """Return every source by name, in the order of the registry."""
     document = tomllib.loads(REGISTRY.read_text(encoding="utf-8"))
     return {name: _published(name, entry) for name, entry in document.items()}
 
 
-def chosen(names: Iterable[str]) -> list[Published]:
+def select_sources(names: Iterable[str]) -> list[PublishedSource]:
     """Return the named sources, or all of them if none is named.
 
     Raises:
@@ -102,10 +102,10 @@ def chosen(names: Iterable[str]) -> list[Published]:
     return [known[name] for name in dict.fromkeys(names)] or list(known.values())
 
 
-def _published(name: str, entry: dict[str, Any]) -> Published:
+def _published(name: str, entry: dict[str, Any]) -> PublishedSource:
     files = entry.pop("files", {})
     tables = entry.pop("tables")
-    return Published(
+    return PublishedSource(
         name=name,
         files=tuple(UpstreamFile(path, size, sha256) for path, (size, sha256) in files.items()),
         tables=tuple(Table(file, sha256) for file, sha256 in tables.items()),

@@ -94,7 +94,9 @@ class Line:
 
 def sampled_rows(data: Path, graphs: GraphStore, source: str, most: int) -> list[Row]:
     """Return rows of whole models of a source: one for each table and each of `most` models."""
-    table = gpt.sampled(read(source, data)) if source == "hwgpt" else read(source, data)
+    table = (
+        gpt.sample_architectures(read(source, data)) if source == "hwgpt" else read(source, data)
+    )
     table = table[table["precision"].isin(PRECISIONS) & (table["latency_ms"] > 0)]
     if source == "hwgpt":
         table = table.assign(model=[gpt.key_of(r) for r in table.to_dict("records")])

@@ -1,1 +1,1 @@
-"""The process that measures, and the collector's end of it."""
+"""The process that measures, and the collector's handle of it."""

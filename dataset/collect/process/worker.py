@@ -1,15 +1,15 @@
-"""The worker: a process that builds models and measures them, one point when it is asked to.
+"""The worker: a process that builds models and measures them, one point per request.
 
     python -m dataset.collect.process.worker --device cuda:0
 
-It reads requests from stdin and answers on what was its stdout, in the frames of
-`dippm.base.process`; what libraries print goes to stderr. The answers:
+It reads requests from stdin and answers on its original stdout, in the frames of
+`dippm.base.process`; the output of libraries goes to stderr. The answers:
 
-* `{"event": "ready", "machine": {...}}` once, after the device was initialised
+* `{"event": "ready", "machine": {...}}` once, after the initialisation of the device
 * `{"event": "built", ...}` to `{"do": "build", "model": "own:..."}`
 * `{"event": "measured", "columns": {...}}` to `{"do": "measure", "point": {...}}`
 * `{"event": "failed", "status": "oom", "reason": "...", "fatal": false}` instead of any of them;
-  after a fatal one it exits, because its CUDA context is of no further use.
+  after a fatal one it exits, because its CUDA context has become unusable.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Message = process.Message
 
 
 class Worker:
-    """Holds one built model and measures it under one point after another.
+    """Builds one model at a time and measures it at one point after another.
 
     Args:
-        device: where models run.
-        registries: modules with `FAMILIES`, `build` and `make_inputs`; the first that has the
+        device: device of the models.
+        registries: modules with `FAMILIES`, `build` and `make_inputs`; the first one that has the
             family builds it.
-        bench: see `dippm.measure.run.Bench`.
+        bench: measuring object, see `dippm.measure.run.Bench`.
     """
 
     def __init__(self, device: torch.device, registries: Sequence[ModuleType], bench: Any) -> None:
@@ -57,7 +57,7 @@ class Worker:
         self._fresh = True
 
     def build(self, model: str) -> Message:
-        """Build a model on the device, in place of the last one."""
+        """Build a model on the device, and drop the previous one."""
         self._workload, self._module = Workload.parse(model), None
         self._memory_before_mb = self._bench.memory_mb()
         began = time.perf_counter()
@@ -68,10 +68,10 @@ class Worker:
         return {"event": "built"}
 
     def measure(self, asked: Point) -> Message:
-        """Measure the model under a point."""
+        """Measure the model at a point."""
         if self._workload is None:
             raise ValueError("nothing was built yet")
-        if self._module is None:  # the last point failed and may have left it half converted
+        if self._module is None:  # the last point failed, perhaps during a conversion of the model
             self.build(self._workload.model)
         module, self._module = self._module, None
         fresh, self._fresh = self._fresh, False
@@ -91,7 +91,7 @@ class Worker:
         return {"event": "measured", "columns": {**columns, **own}}
 
     def drop(self) -> None:
-        """Forget the model after a failure, so that what it holds is free for the next one."""
+        """Drop the model after a failure, to free its memory for the next one."""
         self._module, self._fresh = None, False
         self._bench.memory_mb()
 
@@ -105,20 +105,20 @@ class Worker:
             tables = (getattr(registry, name, {}) for name in ("FAMILIES", "OPERATORS", "ZOO"))
             if any(workload.family in table for table in tables):
                 return registry
-        return self._registries[-1]  # it says which names it knows
+        return self._registries[-1]  # its error lists the known names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until stdin ends."""
+    """Serve requests until stdin closes."""
     arguments = _arguments(argv)
-    if arguments.parent:  # nothing may go on measuring without the one who keeps the rows
+    if arguments.parent:  # never measure without the process that keeps the rows
         process.follow_parent(arguments.parent)
     requests, answers = process.own_pipes()
     if arguments.memory_limit_mb:
         process.limit_memory(arguments.memory_limit_mb)
     try:
         worker, machine = _start(arguments)
-    except Exception as error:  # whatever it is, the supervisor must hear of it
+    except Exception as error:  # the supervisor must learn of any error
         process.write_frame(answers, _failure(error, fatal=True))
         raise
     process.write_frame(answers, {"event": "ready", "machine": machine})
@@ -145,7 +145,7 @@ def _start(arguments: argparse.Namespace) -> tuple[Worker, dict[str, Any]]:
     settings = Settings(**json.loads(arguments.settings))
     bench = getattr(importlib.import_module(module), name)(device, settings)
     gc.collect()
-    gc.freeze()  # each measurement collects garbage; what was imported is none, and much
+    gc.freeze()  # keeps imported objects out of each measurement's garbage collection
     return Worker(device, registries, bench), dict(machine(device))
 
 
@@ -156,7 +156,7 @@ def _serve(worker: Worker, request: Message) -> Message:
         return worker.measure(Point(**request["point"]))
     except Exception as error:  # every failure of a model is an outcome
         reply = _failure(error)
-        # The traceback holds the tensors of the failed step.
+        # The traceback refers to the tensors of the failed step.
         error.__traceback__ = error.__context__ = error.__cause__ = None
     if not reply["fatal"]:
         worker.drop()
@@ -164,7 +164,7 @@ def _serve(worker: Worker, request: Message) -> Message:
 
 
 def _ask_for_gradients(inputs: Sequence[torch.Tensor]) -> None:
-    """Mark an operator's inputs as what a layer before it made: its gradients go back to them."""
+    """Make an operator's inputs require gradients, like results of a previous layer."""
     for tensor in inputs:
         if tensor.is_floating_point():
             tensor.requires_grad_(True)

@@ -1,4 +1,4 @@
-"""`WorkerProcess`: the supervisor's end of a worker, which may hang or die at any moment."""
+"""`WorkerProcess`: the supervisor's handle of a worker, which may hang or die at any time."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from dippm.measure.protocol import Settings
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 LOG_BYTES = 2 * 2**20
-"""A log is for the first failures; libraries may print without end."""
+"""Maximum size of a log, as libraries may print without end."""
 LINE_BYTES = 2**16
 
 
 class WorkerFailedError(Exception):
-    """The worker is of no use any more; the message says how, with its last line on stderr."""
+    """The worker has become unusable; the message has the reason and its last line on stderr."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What a worker is started with.
+    """Options of a worker.
 
     Attributes:
-        device: as torch names it.
-        families: extra registry modules, asked before the own one.
+        device: torch's name of the device.
+        families: extra registry modules, searched before our own.
         bench: "module:Class" in place of `dippm.measure.run:Bench`, for tests of the collector.
-        memory_limit_mb: limit on its data, 0 for none; a GPU's driver needs more address space
-            than it uses, so it is for CPUs.
-        settings: of the measurement.
+        memory_limit_mb: limit on its data, 0 for none; only for CPUs, because a GPU's driver needs
+            more address space than it uses.
+        settings: settings of the measurement.
         log: file for its stderr.
     """
 
@@ -62,11 +62,11 @@ class WorkerProcess:
     """A running worker.
 
     Args:
-        options: what to start.
+        options: options of the worker.
         locks: file descriptors of locks that must outlive the supervisor if the worker does.
 
     Attributes:
-        machine: what it said about where it runs, once `wait_ready` returned.
+        machine: provenance of its machine, set by `wait_ready`.
     """
 
     def __init__(self, options: WorkerOptions, locks: Sequence[int] = ()) -> None:
@@ -81,11 +81,11 @@ class WorkerProcess:
         self.machine: Message = {}
 
     def wait_ready(self, remaining: Remaining) -> None:
-        """Wait until the device is initialised.
+        """Wait until the worker has initialised its device.
 
         Raises:
             TimedOutError: if it takes too long.
-            WorkerFailedError: if it cannot be.
+            WorkerFailedError: if it cannot be initialised.
         """
         reply = self._read(remaining)
         if reply["event"] != "ready":
@@ -97,23 +97,23 @@ class WorkerProcess:
         """Send a request and return the answer.
 
         Args:
-            request: see `dataset.collect.process.worker`.
-            remaining: seconds that are left, asked for again and again.
+            request: request as in `dataset.collect.process.worker`.
+            remaining: function that returns the remaining seconds, called repeatedly.
 
         Raises:
             TimedOutError: if no time is left.
-            WorkerFailedError: if the worker ended instead.
+            WorkerFailedError: if the worker ended.
         """
         self._pipes.send(request)
         return self._read(remaining)
 
     def kill(self) -> None:
-        """End it and everything it started, at once."""
+        """Kill the worker and all its child processes."""
         self._pipes.kill()
         self._log.end()
 
     def close(self) -> None:
-        """Let it end by itself; kill it if it does not."""
+        """Let the worker exit by itself; kill it if it does not."""
         self._pipes.close()
         self._log.end()
 
@@ -129,23 +129,23 @@ class WorkerProcess:
 
 
 class _Log:
-    """The file of what workers print, each line with its time.
+    """The log file of workers' output, with the time of each line.
 
     Args:
-        path: of the file; None for none.
+        path: path of the file; None for none.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path, self._begun = path, b""
 
     def add(self, chunk: bytes) -> None:
-        """Write the lines that are complete now."""
+        """Write all complete lines."""
         *lines, self._begun = (self._begun + chunk).split(b"\n")
         self._begun = self._begun[-LINE_BYTES:]
         self._write(lines)
 
     def end(self) -> None:
-        """Write what was begun."""
+        """Write the incomplete last line."""
         begun, self._begun = self._begun, b""
         self._write([begun] if begun else [])
 

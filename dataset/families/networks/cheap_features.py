@@ -9,11 +9,11 @@ from dataset.families.networks.layers import (
     Convolution,
     ImageHead,
     SqueezeExcite,
-    rounded,
+    round_width,
 )
 
 
-def shuffled(x: Tensor, groups: int) -> Tensor:
+def shuffle_channels(x: Tensor, groups: int) -> Tensor:
     """Interleave the channels of groups (Zhang et al. 2018)."""
     return x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
 
@@ -29,7 +29,7 @@ class ShuffleUnit(nn.Module):
             Convolution(ins, half, 1, act=act),
             Convolution(half, half, kernel, stride=stride, groups=half, act="none"),
             Convolution(half, half, 1, act=act),
-            *([SqueezeExcite(half, rounded(half / 4))] if se else []),
+            *([SqueezeExcite(half, round_width(half / 4))] if se else []),
         )
         self.skip = (
             nn.Sequential(
@@ -42,7 +42,7 @@ class ShuffleUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         first, second = (x, x) if self.stride == 2 else x.chunk(2, 1)
-        return shuffled(torch.cat([self.skip(first), self.body(second)], 1), 2)
+        return shuffle_channels(torch.cat([self.skip(first), self.body(second)], 1), 2)
 
 
 class ShuffleNet(nn.Module):
@@ -104,7 +104,7 @@ class GhostBlock(nn.Module):
         act: str,
     ):
         super().__init__()
-        inner = rounded(channels * expansion)
+        inner = round_width(channels * expansion)
         self.body = nn.Sequential(
             Ghost(channels, inner, ratio=ratio, kernel=3, act=act),
             *(
@@ -112,7 +112,7 @@ class GhostBlock(nn.Module):
                 if stride == 2
                 else []
             ),
-            *([SqueezeExcite(inner, rounded(inner / 4), gate="hardsigmoid")] if se else []),
+            *([SqueezeExcite(inner, round_width(inner / 4), gate="hardsigmoid")] if se else []),
             Ghost(inner, width, ratio=ratio, kernel=3, act="none"),
         )
         self.skip: nn.Module = nn.Identity()
@@ -141,11 +141,11 @@ class GhostNet(nn.Module):
         act: str,
     ):
         super().__init__()
-        channels = rounded(16 * width)
+        channels = round_width(16 * width)
         layers: list[nn.Module] = [Convolution(3, channels, 3, stride=2, act=act)]
         for stage, base in enumerate((24, 40, 80, 160)):
             for i in range(depth if stage else 1):
-                wide = rounded(base * width)
+                wide = round_width(base * width)
                 layers.append(
                     GhostBlock(
                         channels,
@@ -159,9 +159,9 @@ class GhostNet(nn.Module):
                     )
                 )
                 channels = wide
-        layers.append(Convolution(channels, rounded(960 * width), 1, act=act))
+        layers.append(Convolution(channels, round_width(960 * width), 1, act=act))
         self.features = nn.Sequential(*layers)
-        self.head = ImageHead(rounded(960 * width), hidden=1280, act=act)
+        self.head = ImageHead(round_width(960 * width), hidden=1280, act=act)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         return self.head(self.features(x))

@@ -9,7 +9,7 @@ from dataset.families.networks.layers import (
     Convolution,
     ImageHead,
     activation,
-    rounded,
+    round_width,
 )
 
 
@@ -140,7 +140,7 @@ class Fire(nn.Module):
         self, channels: int, width: int, *, squeeze: float, share: float, act: str, bypass: bool
     ):
         super().__init__()
-        inner, large = rounded(width * squeeze), rounded(width * share)
+        inner, large = round_width(width * squeeze), round_width(width * share)
         self.squeeze = Convolution(channels, inner, 1, norm_name="none", act=act)
         self.expand = Branches(
             Convolution(inner, width - large, 1, norm_name="none", act=act),

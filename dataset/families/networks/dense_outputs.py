@@ -108,7 +108,7 @@ class Backbone(nn.Module):
         return maps
 
 
-def enlarged(x: Tensor, like: Tensor) -> Tensor:
+def resize_like(x: Tensor, like: Tensor) -> Tensor:
     """Return a map interpolated to the size of another."""
     return functional.interpolate(x, size=like.shape[2:], mode="bilinear", align_corners=False)
 
@@ -167,7 +167,7 @@ class PooledPyramid(nn.Module):
         self.fuse = Convolution(channels + 4 * width, width, 3, act=act)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        return self.fuse(torch.cat([x, *(enlarged(path(x), x) for path in self.paths)], 1))
+        return self.fuse(torch.cat([x, *(resize_like(path(x), x) for path in self.paths)], 1))
 
 
 class Segmentation(nn.Module):
@@ -205,12 +205,12 @@ class Segmentation(nn.Module):
         maps = self.backbone(x)
         if self.kind == "pyramid":
             levels = self.head(maps)
-            y = self.join(torch.cat([enlarged(level, levels[0]) for level in levels], 1))
+            y = self.join(torch.cat([resize_like(level, levels[0]) for level in levels], 1))
         else:
             y = self.head(maps[-1])
         if self.kind == "dilated":
-            y = self.join(torch.cat([enlarged(y, maps[0]), self.low(maps[0])], 1))
-        return enlarged(self.classify(y), x)
+            y = self.join(torch.cat([resize_like(y, maps[0]), self.low(maps[0])], 1))
+        return resize_like(self.classify(y), x)
 
 
 class Detector(nn.Module):

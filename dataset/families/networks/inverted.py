@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dataset.families.networks.layers import Convolution, ImageHead, SqueezeExcite, rounded
+from dataset.families.networks.layers import Convolution, ImageHead, SqueezeExcite, round_width
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Inverted(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int, stage: Stage) -> None:
         super().__init__()
-        inner = rounded(channels * stage.expansion)
+        inner = round_width(channels * stage.expansion)
         layers: list[nn.Module] = []
         if stage.kind == "fused":  # one full convolution for both (Tan and Le 2021)
             layers.append(Convolution(channels, inner, stage.kernel, stride=stride, act=stage.act))
@@ -54,7 +54,7 @@ class Inverted(nn.Module):
             )
         if stage.se:
             gate = "hardsigmoid" if stage.act == "hardswish" else "sigmoid"
-            squeezed = rounded(channels * stage.se, 4)
+            squeezed = round_width(channels * stage.se, 4)
             act = "silu" if stage.act == "silu" else "relu"
             layers.append(SqueezeExcite(inner, squeezed, gate=gate, act=act))
         layers.append(Convolution(inner, width, 1, act="none"))

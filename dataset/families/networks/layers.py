@@ -54,7 +54,7 @@ def norm(name: str, channels: int, *, dimensions: int = 2) -> nn.Module:
     return nn.Identity()
 
 
-def rounded(width: float, multiple: int = 8) -> int:
+def round_width(width: float, multiple: int = 8) -> int:
     """Return the multiple nearest to a width, at least one."""
     return max(multiple, int(width / multiple + 0.5) * multiple)
 

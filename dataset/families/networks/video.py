@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dataset.families.networks.layers import Convolution, activation, rounded
+from dataset.families.networks.layers import Convolution, activation, round_width
 
 
 class Factored(nn.Sequential):
@@ -80,13 +80,13 @@ class X3dBlock(nn.Module):
         self, channels: int, width: int, *, stride: int, expansion: float, se: bool, act: str
     ):
         super().__init__()
-        inner = rounded(width * expansion)
+        inner = round_width(width * expansion)
         self.up = Convolution(channels, inner, 1, act=act, dimensions=3)
         self.mix = Convolution(
             inner, inner, 3, stride=(1, stride, stride), groups=inner, act="none", dimensions=3
         )
-        self.squeeze = nn.Conv3d(inner, rounded(inner / 16), 1) if se else None
-        self.excite = nn.Conv3d(rounded(inner / 16), inner, 1) if se else None
+        self.squeeze = nn.Conv3d(inner, round_width(inner / 16), 1) if se else None
+        self.excite = nn.Conv3d(round_width(inner / 16), inner, 1) if se else None
         self.act = activation(act)
         self.down = Convolution(inner, width, 1, act="none", dimensions=3)
         self.skip = (
@@ -116,7 +116,7 @@ class X3d(nn.Module):
         ]
         channels = width
         for stage, base in enumerate((1, 2, 5, 3)):
-            wide = rounded(width * 2**stage)
+            wide = round_width(width * 2**stage)
             for i in range(max(1, round(base * depth))):
                 layers.append(
                     X3dBlock(
@@ -130,13 +130,13 @@ class X3d(nn.Module):
                 )
                 channels = wide
         layers.append(
-            Convolution(channels, rounded(channels * expansion), 1, act=act, dimensions=3)
+            Convolution(channels, round_width(channels * expansion), 1, act=act, dimensions=3)
         )
         self.features = nn.Sequential(*layers)
         self.head = nn.Sequential(
             nn.AdaptiveAvgPool3d(1),
             nn.Flatten(),
-            nn.Linear(rounded(channels * expansion), 2048),
+            nn.Linear(round_width(channels * expansion), 2048),
             nn.ReLU(),
             nn.Linear(2048, 400),
         )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dataset.collect.first_row import first_row, lacking
+from dataset.collect.first_row import first_row, missing_labels
 from dippm.measure import context
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.readings import Absent, AbsentSource
@@ -33,7 +33,7 @@ def shown(**wanted):
 
 
 def test_what_was_told_or_not_asked_for_is_not_missed(gpu):
-    assert lacking(row(energy=False)) == []
+    assert missing_labels(row(energy=False)) == []
 
 
 def test_without_the_binding_of_nvml_the_labels_that_rows_lack_are_named_in_one_line(
@@ -43,7 +43,7 @@ def test_without_the_binding_of_nvml_the_labels_that_rows_lack_are_named_in_one_
         return AbsentSource(name, context.nvml.QUANTITIES, NO_BINDING)
 
     monkeypatch.setattr(context, "open_source", none)
-    assert lacking(row(energy=True)) == [
+    assert missing_labels(row(energy=True)) == [
         f"rows lack memory_mb, energy_j, sm_clock_mhz: {NO_BINDING}"
     ]
 
@@ -85,4 +85,4 @@ def test_what_nvml_does_not_tell_is_no_line(gpu, monkeypatch):
 
 
 def test_a_cpu_is_not_expected_to_have_them():
-    assert lacking({"device_kind": "cpu", "absent": {"memory_mb": "?"}}) == []
+    assert missing_labels({"device_kind": "cpu", "absent": {"memory_mb": "?"}}) == []

@@ -73,7 +73,7 @@ def test_the_same_architectures_are_chosen_on_every_gpu(monkeypatch: pytest.Monk
     monkeypatch.setattr(gpt, "ARCHITECTURES_PER_SCALE", 8)
     measured = table(per_shape=40)
     lonely = measured["arch_id"].eq(4) & measured["gpu"].eq("v100")
-    chosen = gpt.sampled(measured[~lonely])
+    chosen = gpt.sample_architectures(measured[~lonely])
     assert chosen.groupby(["scale", "gpu"]).size().eq(8).all()
     assert chosen.groupby("arch_id")["gpu"].nunique().eq(len(GPUS)).all()
     assert 4 not in set(chosen["arch_id"])

@@ -74,8 +74,8 @@ def test_what_names_no_cell_is_refused() -> None:
 
 def test_the_sample_runs_from_the_fastest_to_the_slowest() -> None:
     table = pd.DataFrame({"latency_ms": range(3000), "model": [f"m{i}" for i in range(3000)]})
-    chosen = nasbench101.sampled(table)["latency_ms"]
+    chosen = nasbench101.sample_architectures(table)["latency_ms"]
     assert len(chosen) == nasbench101.ARCHITECTURES
     assert chosen.min() < 10
     assert chosen.max() >= 2990
-    assert len(nasbench101.sampled(table.iloc[:7])) == 7
+    assert len(nasbench101.sample_architectures(table.iloc[:7])) == 7

@@ -20,7 +20,7 @@ from dataset.published import download, operators, registry
 from dataset.published.bundle import credits_of
 from dataset.published.download import Downloader, DownloadError
 from dataset.published.fetching import CONVERTERS
-from dataset.published.registry import all_published, chosen
+from dataset.published.registry import all_published, select_sources
 from dataset.published.tables import digest_of_table, write_table
 from dippm.errors import UnknownNameError
 
@@ -340,7 +340,7 @@ def test_the_registry_has_every_table_that_is_read() -> None:
 
 
 def test_the_notice_credits_every_source() -> None:
-    assert credits_of(chosen([])) in (REPOSITORY / "NOTICE").read_text(encoding="utf-8")
+    assert credits_of(select_sources([])) in (REPOSITORY / "NOTICE").read_text(encoding="utf-8")
 
 
 def test_what_its_licence_forbids_is_left_out_of_bundles() -> None:
@@ -350,7 +350,7 @@ def test_what_its_licence_forbids_is_left_out_of_bundles() -> None:
 
 def test_an_unknown_source_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="timm"):
-        chosen(["tim"])
+        select_sources(["tim"])
 
 
 def test_the_list_names_licence_and_size(capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,7 +153,7 @@ def _gpt_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
     if every is None:
         return
     table = every[every["power_w"].notna() & every["energy_run_ms"].notna()]
-    wanted = gpt.sampled(every)["arch_id"].unique()
+    wanted = gpt.sample_architectures(every)["arch_id"].unique()
     rows = [
         {**row, **_at_full_clocks(like, row["macs"]), "key": gpt.key_of(row)}
         for _, like in table.groupby(["gpu", "scale", "embed_dim", "n_layer"])
@@ -191,7 +191,7 @@ def _cnn_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
 
 def _training_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
     table = read_if_there("ecnas", data)
-    cells = [] if table is None else nasbench101.sampled(table).to_dict("records")
+    cells = [] if table is None else nasbench101.sample_architectures(table).to_dict("records")
     work = [(row, _step_table(row, graphs)) for row in cells if row["model"] in graphs]
     for (row, kernels), busy in zip(work, _busy(work), strict=True):
         busy_ms = row["latency_ms"] * busy

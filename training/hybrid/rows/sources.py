@@ -203,7 +203,7 @@ def _gpt_rows(data: Path, lookup: _Graphs) -> list[Row]:
     table = read_if_there("hwgpt", data)
     if table is None:
         return []
-    records = gpt.sampled(table).to_dict("records")
+    records = gpt.sample_architectures(table).to_dict("records")
     return [
         row_of(r, key, f"gpt {r['embed_dim']} {r['n_layer']}", "gpt")
         for r in records

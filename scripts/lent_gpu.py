@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataset.collect.cli import main as collect
-from scripts.lent_set import FULL_BYTES, Keeper, campaigns_end, holds_packing, unpack
+from scripts.lent_set import FULL_BYTES, SetArchiver, campaigns_end, holds_packing, unpack
 
 LOOK_S = 1.0
 COMMAND = "python3 -m scripts.lent_gpu"
@@ -59,24 +59,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             *("--budget", f"{60 * arguments.minutes:g}s", "--energy-window-s", "1", *more),
         ]
         sys.argv[1:] = asked  # the campaign's file says how it was started
-        code = _collect(asked, Keeper(folder, out))
+        code = _collect(asked, SetArchiver(folder, out))
         print(campaigns_end(folder))
     _tell_next(arguments.carried, out, words)
     return code
 
 
-def _collect(words: list[str], keeper: Keeper) -> int:
+def _collect(words: list[str], archiver: SetArchiver) -> int:
     """Run the collector, and keep what it writes meanwhile and at its end."""
-    keeper.pack()  # what was carried must come back even if nothing is added
-    if keeper.is_full:
+    archiver.pack()  # what was carried must come back even if nothing is added
+    if archiver.is_full:
         _say(FULL)
         return 1
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(LOOK_S):
-            keeper.look()
-            if keeper.is_full:
+            archiver.look()
+            if archiver.is_full:
                 _say(FULL)
                 os.kill(os.getpid(), signal.SIGTERM)  # the collector ends in order
                 return
@@ -88,7 +88,7 @@ def _collect(words: list[str], keeper: Keeper) -> int:
     finally:
         over.set()
         watching.join()
-        keeper.pack()
+        archiver.pack()
     return code
 
 

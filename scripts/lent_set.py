@@ -1,9 +1,9 @@
-"""A collected set as few small files of which some are whole at every moment, whatever is killed.
+"""A collected set as a few small files that are complete at any moment, even after a kill.
 
-A packing is the whole set, cut into parts: "collected-003.1of2.tar.gz" is the first of two parts
-of the third packing. A part is written under another name and renamed, and the packing before goes
-when the last part is there. Rows that were measured since lie in "since.jsonl". So a kill costs
-what came after the last look, and there are never more than `MOST_FILES` files.
+A packing is the whole set, split into parts: "collected-003.1of2.tar.gz" is the first of two parts
+of the third packing. A part is written under another name and renamed, and the previous packing is
+removed after the last part. Rows measured since then are in "since.jsonl". So a kill loses only
+rows after the last look, and there are never more than `MOST_FILES` files.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from dippm.measure.collected.journal import NAME as JOURNAL
 from dippm.measure.collected.journal import encode, read_journal, sync_folder, write_whole
 
 MOST_FILES = 8
-"""Two packings, while one takes the other's place, and the rows since."""
+"""Maximum number of files: two packings, during a replacement, and the rows since."""
 PART_BYTES = 15 << 20
 SINCE = "since.jsonl"
 SINCE_BYTES = 8 << 20
-"""Beyond it a packing takes the rows in, so that the file stays as small as a part."""
+"""Size of the rows since, at which a new packing includes them."""
 FULL_BYTES = 30 << 20
-"""A set beyond it is full: its next packing could need a part more than `MOST_FILES` allows."""
+"""Size of a full set, whose next packing could exceed `MOST_FILES`."""
 PART = re.compile(r"collected-(\d+)\.(\d+)of(\d+)\.tar\.gz")
 LOCK, LOG = "collector.lock", "worker.log"
 DAMAGED = (OSError, EOFError, zlib.error, tarfile.TarError)
 
 
-class Keeper:
-    """Keeps in one folder what a collector writes to another.
+class SetArchiver:
+    """Archives the output folder of a collector to another folder.
 
     Args:
-        folder: that the collector writes to.
-        out: that comes back; is made if it is missing.
+        folder: folder that the collector writes to.
+        out: folder of the archive; created if missing.
 
     Attributes:
         is_full: whether no more rows should be added.
@@ -55,12 +55,12 @@ class Keeper:
         out.mkdir(parents=True, exist_ok=True)
 
     def look(self) -> None:
-        """Take over what was written since the last look."""
-        with suppress(FileNotFoundError):  # a shard was merged meanwhile: the next look
+        """Archive the rows written since the last look."""
+        with suppress(FileNotFoundError):  # a shard was merged meanwhile: wait for the next look
             self._take()
 
     def pack(self) -> None:
-        """Put the whole set in place of the packing before.
+        """Replace the packing by one of the whole set.
 
         Raises:
             FileNotFoundError: if the collector removed a file meanwhile.
@@ -93,7 +93,7 @@ class Keeper:
             self._copied += len(lines)
 
     def _changed(self) -> bool:
-        """Whether a file beside the journal and the log is new or another."""
+        """Whether a file other than the journal and the log is new or has changed."""
         changed = _files(self._folder).items() ^ self._files.items()
         return any(not name.endswith(LOG) for name, _ in changed)
 
@@ -104,14 +104,14 @@ def holds_packing(folder: Path) -> bool:
 
 
 def unpack(carried: Path, folder: Path, *, say: Callable[[str], None]) -> None:
-    """Lay out the set that a folder holds: the newest packing that is whole, and the rows since.
+    """Unpack the set in a folder: the newest complete packing, and the rows since.
 
-    A folder that is a set itself is copied. Files may be read-only, what is laid out is not.
+    A folder that is a set itself is copied. Files may be read-only; unpacked ones are not.
 
     Args:
-        carried: what a command left; nothing if it is missing.
-        folder: for the set; is made.
-        say: told what could not be read.
+        carried: output folder of an earlier command; may be missing.
+        folder: folder of the set; created if missing.
+        say: called with a message about unreadable files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not carried.is_dir():
@@ -148,7 +148,7 @@ def _unpack_newest(carried: Path, folder: Path, say: Callable[[str], None]) -> b
 
 
 def _copy(carried: Path, folder: Path) -> None:
-    """Copy a set as the collector left it; modes stay behind."""
+    """Copy a set of the collector, without file modes."""
     for path in sorted(carried.rglob("*")):
         own = PART.fullmatch(path.name) or path.name in (SINCE, LOCK)
         if path.is_file() and not own:
@@ -158,12 +158,12 @@ def _copy(carried: Path, folder: Path) -> None:
 
 
 def _archive(folder: Path) -> tuple[bytes, int]:
-    """Return a set as an archive, and how many bytes of its journal are in it."""
+    """Return a set as an archive, and the number of bytes of its journal in it."""
     journal = folder / JOURNAL
     rows = _whole_lines(journal.read_bytes()) if journal.exists() else b""
     files = {name: (folder / name).read_bytes() for name in _files(folder)}  # rows may move there
     packed = io.BytesIO()
-    # Shards are compressed already; the least level does for the journal.
+    # Shards are compressed already; the lowest level suffices for the journal.
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         for name, content in {JOURNAL: rows, **files}.items():
             member = tarfile.TarInfo(name)
@@ -173,7 +173,7 @@ def _archive(folder: Path) -> tuple[bytes, int]:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """Return the files of a set beside its journal by name, with their sizes."""
+    """Return sizes of the files of a set, except its journal, by name."""
     found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
     return {
         name: path.stat().st_size
@@ -197,7 +197,7 @@ def _whole_lines(content: bytes) -> bytes:
 
 
 def campaigns_end(folder: Path) -> str:
-    """Return how the last campaign of a set ended and what it left, in words."""
+    """Return a sentence on the end of a set's last campaign and its remaining points."""
     files = sorted((folder / "campaigns").glob("*.json"))
     if not files:
         return "nothing was measured"

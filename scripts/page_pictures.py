@@ -91,7 +91,7 @@ def take(place: Path, into: Path, names: tuple[str, ...]) -> None:
     from dippm.show.ui.library import Library
     from dippm.show.ui.serving import Served
 
-    open_store(str(place / "runs.db"))  # its tables take a while
+    open_store(str(place / "runs.db"))  # creating its tables takes a while
     make_exhibition(place / "spool")
     library = Library(str(place / "runs.db"), place / "spool")
     library.start()
@@ -109,7 +109,7 @@ def take(place: Path, into: Path, names: tuple[str, ...]) -> None:
 
 
 def save(tab: Chromium, path: Path, size: tuple[int, int]) -> None:
-    """Take a picture with few colours, which is small."""
+    """Save a picture with few colours, to keep it small."""
     tab.picture(path)
     Image.open(path).quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
     count = path.stat().st_size
@@ -119,7 +119,7 @@ def save(tab: Chromium, path: Path, size: tuple[int, int]) -> None:
 
 
 def prepare(tab: Chromium, page: Served, library: Library) -> None:
-    """Draw workloads as mean and range beside their prediction, by an address that says so."""
+    """Show workloads as mean and range next to their prediction, through the page's address."""
     while len(runs := [o.uuid for o in library.runs() if o.experiment == "co-location"]) < RUNS:
         library.wait(library.version, 60)
     asked = {"view": "charts", "runs": ",".join(runs), "lines": "merged", "stream": list(STREAMS)}

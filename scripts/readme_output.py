@@ -1,4 +1,4 @@
-"""Write into README.md and pages what they promise: output, tables and the picture come from here.
+"""Generate the output, tables and pictures in README.md and other pages.
 
 Run: python -m scripts.readme_output [--check]
 """
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = (README, ROOT / "docs" / "how_far_off.md", ROOT / "docs" / "predict.md")
 PICTURE = "docs/assets/sweep-{}.svg"
-"""Of the README, by palette."""
+"""Path of the README's picture, by palette."""
 
 HEADLINES = (
     "latency in a laboratory never seen",
@@ -50,7 +50,7 @@ def session() -> str:
 
 
 def sweep() -> str:
-    """Return what shows the picture that fits the reader's page."""
+    """Return the markup that shows the picture for the reader's colour scheme."""
     from scripts.readme_picture import caption
 
     dark, light = PICTURE.format("dark"), PICTURE.format("light")
@@ -61,7 +61,7 @@ def sweep() -> str:
 
 
 def pictures() -> dict[str, str]:
-    """Return the path of each picture → what it shows, as SVG."""
+    """Return the SVG of each picture by path."""
     from scripts.readme_picture import PALETTES, picture
 
     found = PALETTES.items()
@@ -76,7 +76,7 @@ def vgg16_sweep() -> dippm.BatchSweep:
 
 
 def accuracy() -> str:
-    """Return the errors of the questions that matter most, from the checkpoints' metrics."""
+    """Return the errors of the most important questions, from the checkpoints' metrics."""
     from scripts.accuracy_table import QUESTIONS
 
     asked = {question.text: question for question in QUESTIONS}
@@ -117,8 +117,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
 }
 
 
-def filled(text: str, names: set[str]) -> str:
-    """Return a page's text with the named blocks made anew."""
+def regenerate_blocks(text: str, names: set[str]) -> str:
+    """Return a page's text with the named blocks regenerated."""
 
     def fill(match: re.Match[str]) -> str:
         if match["name"] not in names:
@@ -130,7 +130,9 @@ def filled(text: str, names: set[str]) -> str:
 
 def main() -> int:
     """Rewrite README, picture and pages, or with `--check` return 1 if that changes any."""
-    made = {page: filled(page.read_text(encoding="utf-8"), set(BLOCKS)) for page in PAGES}
+    made = {
+        page: regenerate_blocks(page.read_text(encoding="utf-8"), set(BLOCKS)) for page in PAGES
+    }
     made |= {ROOT / path: svg for path, svg in pictures().items()}
     changed = {
         path: text

@@ -1,7 +1,7 @@
-"""The README's picture: the memory of a model over batch sizes, and what the GPU's slices hold.
+"""The README's picture: memory of a model over batch sizes, and capacities of GPU slices.
 
-Plain SVG, as viewers of repositories show it: no script, no font of its own, once for light and
-once for dark pages.
+Plain SVG for repository viewers: without scripts and fonts, one version for light and one for dark
+pages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dippm.decide.batch_sweep import BatchSweep
 
 WIDTH, HEIGHT = 560, 430
 LEFT, RIGHT, TOP, BOTTOM = 70, 390, 70, 372
-"""Edges of the area that is drawn in; the names of the slices stand right of it."""
+"""Edges of the plot area; the names of the slices are to the right of it."""
 TICKS_MB = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000, 80_000, 160_000)
 LINE_HEIGHT = 20
 
@@ -22,15 +22,15 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
     "light": {"ink": "#1f2328", "quiet": "#59636e", "line": "#c4ccd4", "mark": "#0969da"},
     "dark": {"ink": "#f0f6fc", "quiet": "#9da7b3", "line": "#4c545d", "mark": "#58a6ff"},
 }
-"""Texts have a contrast of 4.5 and more on white, and on near black."""
+"""Palettes with a text contrast of at least 4.5 on white and on near black."""
 
 
 def picture(sweep: BatchSweep, palette: Mapping[str, str]) -> str:
     """Return the SVG of a sweep whose memory is predicted.
 
     Args:
-        sweep: of two batches or more, over a GPU with slices.
-        palette: of `PALETTES`.
+        sweep: sweep over at least two batches, on a GPU with slices.
+        palette: one of `PALETTES`.
     """
     return "\n".join(
         [
@@ -45,7 +45,7 @@ def picture(sweep: BatchSweep, palette: Mapping[str, str]) -> str:
 
 
 def caption(sweep: BatchSweep) -> str:
-    """Return what the picture says, in words."""
+    """Return a description of the picture."""
     held = (f"{place.name} to batch {place.largest_batch}" for place in sweep.places)
     return f"Memory of {sweep.title} over batch sizes. At 99 %: {', '.join(held)}."
 

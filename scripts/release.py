@@ -28,7 +28,7 @@ import dippm
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "release"
 SCREEN = 40
-"""Lines of a terminal that people look at without scrolling."""
+"""Lines of a terminal that are visible without scrolling."""
 
 MODEL = """
 import sys
@@ -47,14 +47,14 @@ save(helper.make_model(graph, opset_imports=opset, ir_version=8), sys.argv[1])
 
 
 class ReleaseError(Exception):
-    """Something has to be done before this can be released."""
+    """A requirement of the release is not met."""
 
 
 def section(changes: str, version: str) -> tuple[str, str]:
-    """Return the date of a version ("unreleased" if it has none), and what the changes say of it.
+    """Return the date of a version ("unreleased" if it has none) and its section of the changes.
 
     Raises:
-        ReleaseError: if they have no such version.
+        ReleaseError: if the changes have no such version.
     """
     found = re.search(
         rf"^## {re.escape(version)}, (?P<date>[^\n]+)\n(?P<body>.*?)(?=^## |\Z)",
@@ -67,7 +67,7 @@ def section(changes: str, version: str) -> tuple[str, str]:
 
 
 def cut(changes: str, version: str, date: str) -> tuple[str, str]:
-    """Return the changes with this version dated and cut to its first part, and the rest of it.
+    """Return the changes with this version dated and cut to its first part, and the rest.
 
     The first part ends where the first heading of the third level begins.
     """
@@ -83,7 +83,7 @@ def cut(changes: str, version: str, date: str) -> tuple[str, str]:
 
 
 def missing(version: str, tag: str | None) -> Iterator[str]:
-    """Yield what has to be done before this commit can be released."""
+    """Yield the unmet requirements of a release of this commit."""
     date, body = section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
         yield f"CHANGELOG.md calls {version} {date}: python -m scripts.release cut"
@@ -108,7 +108,7 @@ def build(out: Path) -> list[Path]:
 
 
 def use(wheel: Path) -> str:
-    """Install a wheel into a clean environment, predict a small file there; return the answer."""
+    """Install a wheel into a clean environment and predict a small file; return the answer."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _run(sys.executable, "-m", "venv", folder / "venv")
@@ -129,7 +129,7 @@ def use(wheel: Path) -> str:
 
 
 def _run(*command: object, cwd: Path | None = None) -> str:
-    """Return what a command prints; nothing of the checkout is importable by it."""
+    """Return the output of a command that cannot import from the checkout."""
     words = [str(word) for word in command]
     kept = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(words, cwd=cwd or ROOT, env=kept, capture_output=True, text=True)
@@ -143,7 +143,7 @@ def _git(*words: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do one step; return 1 and say why if it cannot be done."""
+    """Run one step; return 1 and print the reason if it fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("step", choices=["cut", "build", "tag"])
     parser.add_argument("--tag", help="what this commit is tagged with")
@@ -189,7 +189,7 @@ def _tag(given: argparse.Namespace) -> None:
     if faults := list(missing(dippm.__version__, given.tag)):
         raise ReleaseError("not ready: " + "; ".join(faults))
     _, notes = section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), dippm.__version__)
-    # "whitespace" keeps the headings, which are comments to git otherwise.
+    # "whitespace" keeps headings, which git would drop as comments.
     _git("tag", "--annotate", name, "--cleanup=whitespace", "--message", f"{name}\n\n{notes}")
     print(
         f"{name} is {_git('rev-parse', '--short', 'HEAD')}; to release it: git push origin {name}"

@@ -8,7 +8,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "build" / "models"
 
 
 def vgg16_pt() -> Path:
-    """Return torchvision's VGG16, saved as a whole module; made once."""
+    """Return the path of torchvision's VGG16, saved as a whole module; created once."""
     path = FOLDER / "vgg16.pt"
     if not path.exists():
         import torch
@@ -18,7 +18,7 @@ def vgg16_pt() -> Path:
 
 
 def resnet50_onnx() -> Path:
-    """Return torchvision's ResNet-50, exported to ONNX with a dynamic batch; made once."""
+    """Return the path of torchvision's ResNet-50 in ONNX with a dynamic batch; created once."""
     path = FOLDER / "resnet50.onnx"
     if not path.exists():
         import torch
@@ -38,7 +38,7 @@ def resnet50_onnx() -> Path:
 def _torchvision():
     from dippm.model.vision_operators import declare_vision_operators
 
-    # torchvision's wheels are GPU builds and do not import beside a CPU build of torch alone.
+    # torchvision's wheels are GPU builds, which do not import with a CPU build of torch.
     declare_vision_operators()
     import torchvision.models
 

@@ -34,20 +34,20 @@ PAGE = ("dippm.show.ui", "dash")
 
 
 class Team:
-    """The services while they run.
+    """The running services.
 
     Attributes:
-        address: of MLflow's server.
+        address: address of MLflow's server.
         page: address of the page, "" if there is none.
         database: address of the database.
-        settings: what a client of S3 reads from the environment.
+        settings: environment variables for a client of S3.
     """
 
     def __init__(self, python: Path, *, page: bool = True) -> None:
         """Start the services.
 
         Args:
-            python: of the environment that MLflow's server is installed in.
+            python: Python of the environment with MLflow's server.
             page: whether the page is started too.
 
         Raises:
@@ -58,7 +58,7 @@ class Team:
         found = programs()
         if found is None:
             raise RuntimeError("there is no PostgreSQL")
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs every request
         self.page = ""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._postgres = PostgresServer(found)
@@ -81,7 +81,7 @@ class Team:
             raise
 
     def close(self) -> None:
-        """End all of them."""
+        """End all services."""
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
@@ -142,7 +142,7 @@ class Team:
                 urllib.request.urlopen(address, timeout=10).close()
                 return
             except urllib.error.HTTPError:
-                return  # it answers, and wants to know who asks
+                return  # it responds, and requires authentication
             except OSError:
                 process = self._processes[-1]
                 if process.poll() is not None or time.monotonic() > end:
@@ -152,21 +152,21 @@ class Team:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody has now."""
+    """Return a free port of this machine."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])
 
 
 def server_python() -> Path | None:
-    """Return the Python that MLflow's server is installed for: that of `make setup-team`."""
+    """Return the Python of MLflow's server, installed by `make setup-team`; None if missing."""
     folder = Path(os.environ.get("DIPPM_TEAM") or ROOT / "build" / "team")
     python = folder / "bin" / "python"
     return python if (folder / "bin" / "mlflow").exists() and python.exists() else None
 
 
 def main() -> None:
-    """Start the services, say where they are, and end them on Ctrl-C."""
+    """Start the services, print their addresses, and end them on Ctrl-C."""
     argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     python = server_python()
     if python is None:

@@ -206,8 +206,8 @@ def test_figures_may_move_and_words_may_not(said, printed, same):
 
 def test_what_the_page_leaves_out_stays_out():
     printed = ["a", "b", "c", "d", "e"]
-    assert blocks.shortened(printed, ["a", "...", "d", "x", ""]) == ["a", "...", "d", "e"]
-    assert blocks.shortened(printed, ["a"]) == printed
+    assert blocks.elide_output(printed, ["a", "...", "d", "x", ""]) == ["a", "...", "d", "e"]
+    assert blocks.elide_output(printed, ["a"]) == printed
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_every_block_has_its_maker():
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_tables_are_current(path):
     tables = {"accuracy", "questions", "devices"}
-    assert readme_output.filled(PAGES[path], tables) == PAGES[path], "run `make readme`"
+    assert readme_output.regenerate_blocks(PAGES[path], tables) == PAGES[path], "run `make readme`"
 
 
 def test_it_is_read_in_a_few_minutes():
@@ -79,7 +79,7 @@ def test_make_targets_exist():
 @pytest.mark.skipif(not find_spec("torchvision"), reason="torchvision is not installed")
 @pytest.mark.parametrize("name", ["session", "sweep"])
 def test_the_session_prints_what_it_says(name):
-    assert readme_output.filled(TEXT, {name}) == TEXT, "run `make readme`"
+    assert readme_output.regenerate_blocks(TEXT, {name}) == TEXT, "run `make readme`"
 
 
 @pytest.mark.slow

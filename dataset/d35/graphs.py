@@ -3,9 +3,9 @@
     python -m dataset.d35.graphs FOLDER
 
 A row is one model at one batch: the 32 features of each node in post-order, the data flow, and
-equation 1. A model gives a graph for each of `BATCHES` whose activations an A100-40GB would hold,
-as the original has only what ran. Parts are written whole or not at all, and a second call goes on
-where the first one ended; models that do not convert are passed over, with their reason.
+equation 1. A model has a graph for each of `BATCHES` whose activations fit an A100-40GB, because
+the original contains only runs that fit. Parts are written atomically, and a second call continues
+where the first one ended; models that do not convert are skipped, with their reason.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dippm.model.graph import GRAPH_VERSION, ModelGraph, build
 PARTS, RAW = "graphs", "raw"
 MODELS_PER_PART = 40
 CAPACITY_BYTES = 38 << 30
-"""What the results of all operators and the parameters may take together: an upper bound of a
-forward pass that keeps everything, with two of the forty GB left to the CUDA context."""
+"""Maximum bytes of all operator results and parameters: an upper bound for a forward pass that
+keeps everything, with 2 of the 40 GB reserved for the CUDA context."""
 VERSIONS = {"graph_version": GRAPH_VERSION, "feature_version": FEATURE_VERSION}
 
 
@@ -40,13 +40,13 @@ class Part:
     """One file of graphs of a family.
 
     Attributes:
-        path: of the file.
-        family: of all of its graphs.
-        number: in the family, from 0.
-        following: the model of `models_of` that the next part begins with.
-        rows: graphs.
-        failed: reason by model that did not convert.
-        versions: of the rules that made its graphs.
+        path: path of the file.
+        family: family of all of its graphs.
+        number: number of the part within the family, from 0.
+        following: first model of the next part, in the order of `models_of`.
+        rows: number of graphs.
+        failed: reason by name of a model that did not convert.
+        versions: versions of the rules behind its graphs.
     """
 
     path: Path
@@ -66,14 +66,14 @@ def make(
     models_per_part: int = MODELS_PER_PART,
     models: Callable[[str], Sequence[str]] = models_of,
 ) -> Iterator[Part]:
-    """Write what is missing in a folder; yields each part as it is done or was found done.
+    """Write the missing parts of a folder; yield each part when it is done or found.
 
     Args:
-        folder: of parts below `PARTS` and of raw graphs below `RAW`.
-        graphs: wanted by family.
-        batches: of each model.
-        models_per_part: that are converted together, at most.
-        models: of a family, in the order in which they are taken.
+        folder: folder with parts below `PARTS` and raw graphs below `RAW`.
+        graphs: required number of graphs by family.
+        batches: batches of each model.
+        models_per_part: maximum number of models converted together.
+        models: function from a family to its models, in order of use.
 
     Raises:
         DippmError: if the folder has parts of other versions, or a family has too few models.
@@ -100,10 +100,10 @@ def make(
 
 
 def parts(folder: Path, family: str | None = None) -> list[Part]:
-    """Return the parts of a folder in order, those of one family if it is named.
+    """Return the parts of a folder in order, or those of one family.
 
     Raises:
-        DippmError: if one was made by other versions.
+        DippmError: if a part is of other versions.
     """
     import pyarrow.parquet as pq
 
@@ -125,9 +125,9 @@ def graphs_of(model: str, raw: Path, batches: Sequence[int] = BATCHES) -> Iterat
     """Yield a model at each batch whose activations and parameters fit.
 
     Args:
-        model: its name.
+        model: name of the model.
         raw: folder of raw graphs.
-        batches: ascending.
+        batches: batches in ascending order.
 
     Raises:
         FileNotFoundError: if it was not converted.
@@ -163,7 +163,7 @@ def row_of(model: str, family: str, graph: ModelGraph) -> dict[str, Any]:
 
 
 def schema() -> Any:
-    """Return the Arrow schema of a part; each column says what it holds."""
+    """Return the Arrow schema of a part, with a description of each column."""
     import pyarrow as pa
 
     def column(name: str, kind: Any, about: str) -> Any:
@@ -228,7 +228,7 @@ def _write(
 
 
 def write_parquet(table: Any, path: Path) -> None:
-    """Write a table under another name and rename it, so that a file is whole or not there."""
+    """Write a table under a temporary name and rename it, so that a file is never partial."""
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)

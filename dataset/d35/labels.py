@@ -1,11 +1,11 @@
-"""Labels that the default predictor gives the graphs: predicted, not measured.
+"""Labels of the graphs by the default predictor: predicted, not measured.
 
     python -m dataset.d35.labels FOLDER
 
 For an A100-40GB, eager float32 with the graph of the backward pass kept (`autograd`), as the
-original was measured. Each part of graphs has a part of labels of the same name below
-`labels/<checkpoint>-<version>-<digest>`, so labels of two checkpoints never mix, parts that are
-there are kept, and graphs that come later are labelled by a second call.
+original was measured. Each part of graphs has a part of labels with the same name below
+`labels/<checkpoint>-<version>-<digest>`, so labels of two checkpoints never mix. Existing parts are
+kept, and a second call labels new graphs.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ LABELS = "labels"
 TARGETS = ("memory_mb", "latency_ms", "energy_j")
 PROVENANCE = "predicted, not measured"
 CONDITIONS = {"device": "A100-40GB", "precision": "fp32", "mode": "eager", "autograd": True}
-"""As the original: "a full A100 40GB GPU", and a forward pass that keeps its results, which is what
-its memory in Table 4 agrees with."""
+"""Conditions of the original: "a full A100 40GB GPU", and a forward pass that keeps its results,
+which agrees with the memory in its Table 4."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledPart:
-    """A part of graphs whose labels are there.
+    """A part of graphs with its labels.
 
     Attributes:
-        path: of the labels.
-        part: the graphs.
-        seconds: of predicting; 0 if they were found.
+        path: path of the labels.
+        part: part of the graphs.
+        seconds: duration of the prediction; 0 for existing labels.
     """
 
     path: Path
@@ -53,25 +53,25 @@ class LabelledPart:
 
 
 def fits(memory_mb: Any) -> Any:
-    """Return whether a pass of this memory would have run, of one number or of an array."""
+    """Return whether a pass with this memory would have run, for a number or an array."""
     return memory_mb <= find_device(str(CONDITIONS["device"])).memory_mb
 
 
 def labels_folder(folder: Path, checkpoint: CheckpointInfo) -> Path:
-    """Return where the labels of a checkpoint lie, named by all that it answers with."""
+    """Return the folder of a checkpoint's labels, named by everything its answers depend on."""
     digest = hashlib.sha256((checkpoint.path / CONFIG).read_bytes()).hexdigest()
     return folder / LABELS / f"{checkpoint.name}-{checkpoint.version}-{digest[:12]}"
 
 
 def label(folder: Path, checkpoint: CheckpointInfo) -> Iterator[LabelledPart]:
-    """Label the parts of a folder; yields each as it is done or was found done.
+    """Label the parts of a folder; yield each when it is done or found.
 
     Args:
-        folder: that `dataset.d35.graphs` writes or wrote.
-        checkpoint: that predicts.
+        folder: folder written by `dataset.d35.graphs`.
+        checkpoint: the predicting checkpoint.
 
     Raises:
-        DippmError: if there is no part, or the checkpoint does not fit the graphs.
+        DippmError: if there is no part, or the checkpoint does not match the graphs.
     """
     import time
 
@@ -114,7 +114,7 @@ def _table(part: Part, raw: Path, checkpoint: CheckpointInfo) -> Any:
 def predict(
     model: str, batches: list[int], raw: Path, checkpoint: CheckpointInfo
 ) -> Iterator[Mapping[str, float | None]]:
-    """Yield the targets of a model at each batch, None where the checkpoint has no answer."""
+    """Yield the targets of a model at each batch, None for targets without an answer."""
     predictor = load(checkpoint.path).predictor
     device = find_device(str(CONDITIONS["device"]))
     points = [Conditions(device=device, batch=batch, autograd=True) for batch in batches]
@@ -123,7 +123,7 @@ def predict(
 
 
 def schema() -> Any:
-    """Return the Arrow schema of a part of labels; each column says what it holds."""
+    """Return the Arrow schema of a part of labels, with a description of each column."""
     import pyarrow as pa
 
     about = {

@@ -1,10 +1,10 @@
-"""Labels that somebody measured: forward passes on a whole A100, each row with its graph.
+"""Published measured labels: forward passes on a whole A100, each row with its graph.
 
     python -m dataset.d35.measured FOLDER
 
-No public table has memory, latency and energy of one pass, so a row has the targets that were
-measured and null for the others. The pass ran as its table says, not as `labels.CONDITIONS` do:
-without the results kept for a backward pass, some with the copy of the input in the time.
+No public table has memory, latency and energy of one pass, so a row has the measured targets and
+null for the others. The conditions are those of its table, not `labels.CONDITIONS`: without results
+kept for a backward pass, some with the copy of the input in the time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = {
     "migperf:resnet50": "torchvision:resnet50@224",
     "migperf:vision_transformer": "torchvision:vit_b_16@224",
 }
-"""What a table calls by a name of its own."""
+"""Our names for models that a table names differently."""
 WHOLE = ("7g.40gb", "7g.80gb")
 PRECISIONS = ("fp32", "tf32")
 CONDITIONS = ("source", "row_id", "gpu", "timer", "precision", "software")
@@ -40,7 +40,7 @@ def measured_rows(data: Path | None = None) -> pd.DataFrame:
     """Return forward passes on a whole A100 in float32 or TF32, with the name of their graph.
 
     Args:
-        data: folder of the measured tables; those that are not there give no row.
+        data: folder of the measured tables; missing tables give no rows.
     """
     tables = [t for name in TABLES if (t := sources.read_if_there(name, data)) is not None]
     if not tables:
@@ -62,10 +62,10 @@ def measured_rows(data: Path | None = None) -> pd.DataFrame:
 
 
 def join(folder: Path, data: Path | None = None) -> tuple[Any, int]:
-    """Return the measured rows with their graphs as an Arrow table, and how many have none.
+    """Return the measured rows with their graphs as an Arrow table, and the count without one.
 
     Args:
-        folder: with raw graphs below `RAW`; those that the repository ships are written there.
+        folder: folder with raw graphs below `RAW`, to which shipped graphs are added.
         data: folder of the measured tables.
     """
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Table 1 of D3.5: ten families, how many graphs of each, and which models those are here."""
+"""Table 1 of D3.5: ten families, their numbers of graphs, and our choice of models."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ GRAPHS = {
 }
 """Graphs by family, 10,508 in all."""
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 128)
-"""Batches of each model; D3.5 names 2 to 128 in its Table 4, and no list."""
+"""Batches of each model; D3.5 has 2 to 128 in its Table 4, but no list."""
 IMAGE_SIZES = 8
-"""Sizes of images that a member of our own may have: more than a measured plan needs."""
+"""Number of image sizes per member of our own families, more than a measured plan needs."""
 
 
 def models_of(name: str) -> list[str]:
-    """Return the models of a family in the order in which they are taken.
+    """Return the models of a family in order of use.
 
-    Members of our own families and models of timm take turns. The published members come first,
-    then others, at one size of image after the other, so that a short list has every architecture
-    before it has a second size. Models of timm are those whose graphs the repository ships.
+    Members of our own families and models of timm take turns. Published members come first, then
+    others, one image size after the other, so that a short list has every architecture before any
+    second size. Models of timm are those with shipped graphs.
 
     Args:
-        name: of `GRAPHS`.
+        name: name of a family in `GRAPHS`.
     """
     pairs = zip_longest(_own(find_family(name)), _of_timm(name))
     return [model for model in chain.from_iterable(pairs) if model is not None]
@@ -61,7 +61,7 @@ def _sizes(family: Family) -> Callable[..., list[Sizes]]:
 
 
 def _of_timm(name: str) -> Iterator[str]:
-    """Yield models of timm that carry the family's name, each architecture at one size first."""
+    """Yield models of timm with the family's name, each architecture at one size first."""
     later = []
     seen = set()
     for model in _shipped():

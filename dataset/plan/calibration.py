@@ -1,4 +1,4 @@
-"""Single operators, and the pack of them and of small models that a GPU is calibrated with."""
+"""Single operators, and the calibration pack of operators and small models for a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dippm.estimate.conditions import Precision
 from dippm.measure.protocol import Phase
 
 CALIBRATION_WITH_POWER = 90
-"""So many of the calibration pack; the last ten are bound by their launch."""
+"""Operators of the calibration pack with power; the last ten are launch-bound."""
 BOTH: tuple[Precision, ...] = ("fp32", "bf16")
 """Precisions of the calibration pack."""
 OTHERS: tuple[Precision, ...] = ("bf16", "tf32", "fp16")
@@ -22,13 +22,13 @@ CALIBRATION_MODELS: tuple[tuple[str, Parameters], ...] = (
     ("text_encoder", {"width": 256, "depth": 4}),
     ("rnn", {"cell": "lstm"}),
 )
-"""Family and some parameters; the first member that has them, at its first size."""
+"""Family and some parameters, for its first member with these, at its first size."""
 
 
 def operator_pack() -> list[Job]:
-    """Return single operators, forward and then backward; the calibration pack comes first.
+    """Return single operators, forward and then backward, the calibration pack first.
 
-    Every twentieth is measured once more at the end, for the noise floor.
+    Every twentieth is repeated at the end, for the noise floor.
     """
     more = operator_cases.more_cases()
     forward = [*calibration_pack(), *(case_job(c, i) for i, c in enumerate(more))]
@@ -39,9 +39,9 @@ def operator_pack() -> list[Job]:
 
 
 def calibration_pack() -> list[Job]:
-    """Return the hundred operators and five small models that a GPU is calibrated with.
+    """Return the calibration pack of a GPU: a hundred operators and five small models.
 
-    Each in single and in half precision, with power for all but the launch-bound ones.
+    Each in single and half precision, with power for all but the launch-bound ones.
     """
     jobs = [
         Job(
@@ -57,12 +57,12 @@ def calibration_pack() -> list[Job]:
 
 
 def workload_of(case: operator_cases.Case) -> Workload:
-    """Return the operator as what is built once and run often."""
+    """Return the workload of an operator."""
     return Workload(case.family, case.parameters, case.sizes)
 
 
 def case_job(case: operator_cases.Case, index: int, phase: Phase = "inference") -> Job:
-    """Return an operator in single precision and one other; every second map channels-last."""
+    """Return an operator's job in single and another precision; every second map channels-last."""
     other = OTHERS[index % len(OTHERS)]
     last = case.family == "convolution" and len(case.sizes) == 2 and index % 2 == 1
     chosen: tuple[tuple[Precision, bool], ...] = (

@@ -1,11 +1,11 @@
-"""The order of a campaign on a GPU: stages, each worth having if it is the last one.
+"""The order of a campaign on a GPU: stages, each of which is useful if it is the last.
 
     ceilings → known → families → operators → training → repeats → drift → rest
 
-Nobody knows when a machine is taken away. So the first minutes say what the machine can do at most,
-then come architectures that everybody knows, then a few members of every family, operators, and
-training steps; repeats for the noise floor come a hundred jobs after what they repeat, in another
-process. What is left takes turns: 70 % models, 20 % training steps, 10 % operators.
+A machine may be taken away at any time. So the first minutes measure its peak rates, then come
+well-known architectures, then a few members of every family, operators, and training steps. Repeats
+for the noise floor follow a hundred jobs after the original, in another process. The rest takes
+turns: 70 % models, 20 % training steps, 10 % operators.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from dippm.measure.protocol import Settings
 HALF_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16")
 KNOWN_BATCHES = (1, 8, 64)
 KNOWN_PRECISIONS: tuple[Precision, ...] = ("fp32", "amp")
-"""What most published measurements ran in."""
+"""Precisions of most published measurements."""
 ARCHITECTURES, POINTS = 4, 2
-"""Of each family, before any has more."""
+"""Architectures of each family and points of each, before any family has more."""
 OPERATORS = 250
 LONG_ENOUGH_S = 20e-6
-"""An operator that is shorter on the assumed device tells of launches, not of itself."""
+"""Minimum estimated time of an operator; shorter ones measure the launch."""
 TRAINING_ARCHITECTURES = 2
 ENERGY_EVERY = 4
-"""One point of so many of the families, operators and training steps has an energy window."""
+"""One in this many points of families, operators and training steps has an energy window."""
 REPEAT_EVERY_OPERATOR = 20
 SHARES = {"models": 0.7, "training": 0.2, "operators": 0.1}
-"""Of the points of the rest."""
+"""Shares of the points in the rest."""
 COMPILED_AFTER_S = 1800.0
-"""Compiling takes as long as ten points: nothing is compiled in the first half hour."""
+"""Start of compiled points: compiling takes as long as ten points."""
 QUICK = Settings(energy_window_s=1.0)
-"""With short windows, and without a zoo, the half hour holds the most points."""
+"""Settings with short windows, for the most points in the first half hour."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the campaign that is of use by itself."""
+    """A part of the campaign that is useful by itself."""
 
     name: str
     jobs: tuple[Job, ...]
 
 
 def stages(seed: int = 0) -> list[Stage]:
-    """Return the stages in order; no configuration is measured twice as the same repeat."""
+    """Return the stages in order, without duplicates of a configuration and repeat."""
     models, training = plan(seed), training_plan(seed)
     first = {
         "ceilings": ceilings(),
@@ -81,9 +81,9 @@ def campaign(seed: int = 0) -> list[Job]:
 
 
 def ceilings() -> list[Job]:
-    """Return what bounds everything else: the largest products and copies, with energy.
+    """Return the peak operators: the largest products and copies, with energy.
 
-    Rows with an energy window also say what idling draws and what reading a counter costs.
+    Rows with an energy window also contain the idle power and the cost of reading counters.
     """
     product, copy = operator_cases.ceiling_cases()
     precisions: tuple[Precision, ...] = ("fp32-ieee", "tf32", *HALF_PRECISIONS)
@@ -103,7 +103,7 @@ def known_architectures() -> list[Job]:
 
 
 def long_operators() -> list[Job]:
-    """Return operators that take long enough, each in one precision, then some in another."""
+    """Return operators of sufficient duration, each in one precision, then some in another."""
     cases = [*operator_cases.calibration_cases(), *operator_cases.more_cases()]
     bounds = operator_cases.ceiling_cases()
     long = [c for c in cases if c not in bounds and _seconds(c) > LONG_ENOUGH_S]
@@ -129,7 +129,7 @@ def _known_points(index: int) -> Iterator[Point]:
 
 
 def _some_of_each(jobs: Iterable[Job], architectures: int, points: int) -> list[Job]:
-    """Return the first architectures of each family in turn, with their ends of the batches."""
+    """Return the first architectures of each family in turn, with their extreme batches."""
     taken: dict[str, list[Workload]] = {}
     chosen: list[Job] = []
     for job in jobs:
@@ -143,7 +143,7 @@ def _some_of_each(jobs: Iterable[Job], architectures: int, points: int) -> list[
 
 
 def _with_energy(job: Job, index: int) -> Job:
-    """Return the job with an energy window on one point of every few."""
+    """Return the job with an energy window on one in every few points."""
     first = index * len(job.points)
     points = (
         replace(point, energy=(first + i) % ENERGY_EVERY == 0) for i, point in enumerate(job.points)
@@ -152,7 +152,7 @@ def _with_energy(job: Job, index: int) -> Job:
 
 
 def _repeats(done: Mapping[str, Sequence[Job]]) -> Iterator[Job]:
-    """Return what is measured once more: of each known model and family, and some operators."""
+    """Return repeats of each known model and family, and of some operators."""
     middle = len(KNOWN_BATCHES) // 2 * len(KNOWN_PRECISIONS)
     for i, job in enumerate(done["known"]):
         point = job.points[middle + i % len(KNOWN_PRECISIONS)]
@@ -164,7 +164,7 @@ def _repeats(done: Mapping[str, Sequence[Job]]) -> Iterator[Job]:
 
 
 def _unseen(jobs: Iterable[Job], seen: set[tuple[str, int]]) -> Iterator[Job]:
-    """Yield the jobs with the points that did not come before."""
+    """Yield the jobs with only the points that did not occur before."""
     for job in jobs:
         points = []
         for point in job.points:
@@ -177,7 +177,7 @@ def _unseen(jobs: Iterable[Job], seen: set[tuple[str, int]]) -> Iterator[Job]:
 
 
 def _in_shares(queues: Mapping[str, Iterator[Job]]) -> Iterator[Job]:
-    """Yield jobs so that at any moment each queue has about its share of the points."""
+    """Yield jobs so that each queue has about its share of the points in every prefix."""
     waiting, done = dict(queues), dict.fromkeys(queues, 0)
     while waiting:
         name = min(waiting, key=lambda name: done[name] / SHARES[name])
@@ -190,7 +190,7 @@ def _in_shares(queues: Mapping[str, Iterator[Job]]) -> Iterator[Job]:
 
 
 def _compiled_later(jobs: Iterable[Job], spent_s: float) -> Iterator[Job]:
-    """Yield the jobs; compiled points wait until the first half hour has passed."""
+    """Yield the jobs, with compiled points deferred until the first half hour has passed."""
     waiting: list[Job] = []
     for job in jobs:
         if spent_s < COMPILED_AFTER_S:

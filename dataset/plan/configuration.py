@@ -1,4 +1,4 @@
-"""`Point` and `Job`: what the plan asks the collector for."""
+"""`Point` and `Job`: the units of a plan."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dippm.measure.protocol import Phase
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """How a workload is run.
+    """The conditions of one run of a workload.
 
     Attributes:
         batch: samples per step.
-        precision: as in `dippm.estimate.conditions`.
+        precision: precision as in `dippm.estimate.conditions`.
         mode: "eager" or "compiled".
         phase: "inference" or "train".
-        channels_last: memory layout of images.
-        energy: whether the energy window is spent on it; without, energy is absent.
-        repeat: 0, or which repetition for the noise floor.
+        channels_last: whether the memory layout of images is channels-last.
+        energy: whether it has an energy window; without one, energy is absent.
+        repeat: number of the repetition for the noise floor; 0 for the original.
     """
 
     batch: int
@@ -43,18 +43,18 @@ class Job:
     points: tuple[Point, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a line of a plan file holds."""
+        """Return the content of a line in a plan file."""
         return {"model": self.workload.model, "points": [asdict(point) for point in self.points]}
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Job:
-        """Read what `to_dict` returned."""
+        """Return the job from the result of `to_dict`."""
         points = tuple(Point(**point) for point in document["points"])
         return cls(Workload.parse(document["model"]), points)
 
 
 def configuration_id(workload: Workload, point: Point) -> str:
-    """Return 16 letters that repeats share and nothing else does; `energy` does not count."""
+    """Return an id of 16 letters, shared by repeats only; `energy` is ignored."""
     asked = {k: v for k, v in asdict(point).items() if k not in ("energy", "repeat")}
     text = json.dumps([workload.model, asked], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

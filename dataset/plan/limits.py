@@ -1,4 +1,4 @@
-"""How large a point may be, by a rough estimate of its time and memory."""
+"""Size limits of points, by a rough estimate of time and memory."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dippm.estimate.conditions import Precision
 from dippm.measure.protocol import Phase
 
 STEP_S = (0.01, 0.02, 0.04, 0.01, 0.06, 0.02, 0.03, 0.2)
-"""Longest estimated step of a job, in turn: most are quick, some fill the device."""
+"""Maximum estimated step time of jobs, in turn: most are short, some fill the device."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a point may be, by estimate.
+    """Size limits of points on a device.
 
     Attributes:
-        memory_mb: tensors of one step and weights.
+        memory_mb: memory of weights and the tensors of one step.
         tflops: sustained 10¹² floating-point operations per second in single precision.
         gb_s: sustained memory bandwidth.
-        launch_us: host time of one operator.
-        step_s: longest steps, in turn.
+        launch_us: host time per operator.
+        step_s: maximum step times, in turn.
     """
 
     memory_mb: float
@@ -40,10 +40,10 @@ def largest_batch(
 ) -> int:
     """Return the largest batch whose step takes at most `step_s` and fits in memory.
 
-    If not even `least` samples are so quick, they may take the longest step of the limits; 0 if
-    they are too much for that too.
+    If even `least` samples take longer, they may take the longest step of the limits; 0 if they
+    exceed that too.
     """
-    copies = 4 if phase == "train" else 1  # gradients and momentum, and one to spare
+    copies = 4 if phase == "train" else 1  # weights, gradients, momentum, and one in reserve
     free = limits.memory_mb - cost.parameters_m * 4 * copies
     each = cost.written_mb * 1.5 if phase == "train" else cost.peak_mb * 2
     by_memory = int(free / max(each, 1e-3))

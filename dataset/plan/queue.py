@@ -1,9 +1,9 @@
-"""Jobs over the families: who comes when, and at which points.
+"""Jobs over the families: their order and their points.
 
-Since nobody knows where a campaign ends, every prefix is a balanced sample: families take turns,
-each family shows all of its architectures before it repeats one at other sizes, and batches,
-precisions and modes follow low-discrepancy sequences. Order and choices come from SHA-256 of the
-seed, so they are the same on every machine and version. Torch is not imported.
+A campaign may end anywhere, so every prefix is a balanced sample: families take turns, each family
+runs through all of its architectures before it repeats one at other sizes, and batches, precisions
+and modes follow low-discrepancy sequences. Order and choices come from SHA-256 of the seed, so they
+are the same on every machine and version. Torch is not imported.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SHARES: dict[Precision, float] = {
 }
 """Share of the points at each precision."""
 POINTS = (5, 4, 6, 5)
-"""Points of a job, in turn."""
+"""Numbers of points per job, in turn."""
 ENERGY_SHARE = 0.4
-"""Share of the points with an energy window, which takes as long as two points without."""
+"""Share of points with an energy window, which takes as long as two points without one."""
 CHANNELS_LAST_SHARE = 0.3
 COMPILED_EVERY = 25
-"""One job of so many carries one compiled point: compiling takes as long as ten points."""
+"""One in this many jobs has a compiled point: compiling takes as long as ten points."""
 REPEAT_EVERY = 12
-"""One job of so many repeats earlier points, about 5 % of all, for the noise floor."""
+"""One in this many jobs repeats earlier points, about 5 % of all, for the noise floor."""
 
 
 def plan(seed: int = 0) -> list[Job]:
@@ -84,7 +84,7 @@ def _interleaved(families: Iterable[Family], phase: Phase, seed: int) -> list[Jo
 
 
 def _take_turns(queues: Sequence[Iterator[Job]]) -> Iterator[Job]:
-    """Yield one job of each queue in turn, for as long as each lasts."""
+    """Yield one job of each queue in turn, until all are empty."""
     waiting = list(queues)
     while waiting:
         for queue in list(waiting):
@@ -96,12 +96,12 @@ def _take_turns(queues: Sequence[Iterator[Job]]) -> Iterator[Job]:
 
 
 def _queue(family: Family, phase: Phase, seed: int, turn: int) -> Iterator[Job]:
-    """Yield a family's jobs, and now and then a repetition of one from before."""
+    """Yield a family's jobs, and occasionally a repetition of an earlier one."""
     done: list[Job] = []
     repeated = 0
     drawer = _Drawer(family, phase, seed, turn)
     for i, workload in enumerate(_workloads(family, seed)):
-        earlier = repeated // 2 * 5  # taken twice: as repetition 1, and later as repetition 2
+        earlier = repeated // 2 * 5  # used twice: as repetition 1 and later 2
         if earlier < len(done) and (i + turn) % (REPEAT_EVERY - 1) == 0:
             yield again(done[earlier], repeated % 2 + 1)
             repeated += 1
@@ -122,7 +122,7 @@ def _workloads(family: Family, seed: int) -> Iterator[Workload]:
 
 
 class _Drawer:
-    """Draws the points of one family's jobs; its sequences go on from job to job."""
+    """Draws the points of a family's jobs from sequences that continue across jobs."""
 
     def __init__(self, family: Family, phase: Phase, seed: int, turn: int) -> None:
         self.family, self.phase, self.turn = family, phase, turn
@@ -187,7 +187,7 @@ def _cpu_queue(family: Family, seed: int, turn: int) -> Iterator[Job]:
 
 
 def _ordered(items: Iterable[Any], seed: object) -> list[Any]:
-    """Return the items in an order that depends on the seed and on their names alone."""
+    """Return the items in an order that depends on the seed and their names alone."""
     return sorted(items, key=lambda item: _digest(seed, getattr(item, "name", item)))
 
 

@@ -1,4 +1,4 @@
-"""What a plan holds, counted, and how long it should take."""
+"""Counts and the expected duration of a plan."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def summary(
 ) -> dict[str, Any]:
     """Return counts of a plan: families, architectures, graphs, points and their conditions.
 
-    A graph is a model with its sizes and a batch. The expected time is for a device that sustains
-    what `limits` say.
+    A graph is a model with its sizes and a batch. The expected time is for a device with the rates
+    in `limits`.
     """
     points = [(job.workload, point) for job in jobs for point in job.points]
     count: Callable[[str], dict[str, int]] = lambda name: dict(  # noqa: E731
@@ -46,7 +46,7 @@ def summary(
 
 
 def text(figures: dict[str, Any]) -> str:
-    """Return a summary for people."""
+    """Return the summary as text."""
     lines = [f"{'family':<20}{'architectures':>14}{'graphs':>8}{'points':>8}"]
     for name, row in figures["by_family"].items():
         lines.append(f"{name:<20}{row['architectures']:>14}{row['graphs']:>8}{row['points']:>8}")
@@ -86,7 +86,7 @@ def _time(jobs: Sequence[Job], limits: Limits, settings: Settings) -> dict[str, 
 
 
 def stage_table(found: Sequence[Stage], limits: Limits = GPU, settings: Settings = DEFAULTS) -> str:
-    """Return a line for each stage: points, those with energy, when it begins, its rate."""
+    """Return a table line per stage: points, points with energy, start time, rate."""
     heads = ("stage", "jobs", "points", "energy", "begins, min", "takes, min", "points/min")
     rows: list[tuple[str, ...]] = [heads]
     begin_s = 0.0

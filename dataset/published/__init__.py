@@ -1,1 +1,1 @@
-"""Other people's measured tables: where each is published, and how ours is made of it."""
+"""Published measured tables of others: their addresses, and conversions to our tables."""

@@ -1,4 +1,4 @@
-"""Published times of single operators → our tables, a function for each source."""
+"""Published times of single operators → our tables, one function per source."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PREDICTED_GEMMS = ("bfloat16", "fp8", "fp8_block")
 
 
 def aiconfigurator(files: Files) -> Tables:
-    """Return products and attention, sorted by what was run; of repeated rows the first stands."""
+    """Return products and attention, sorted by conditions; the first of repeated rows is used."""
     parts: dict[str, list[pd.DataFrame]] = {operator: [] for operator in AICONFIGURATOR_KEYS}
     for name, path in files.items():
         table = pd.read_parquet(path).rename(columns=AICONFIGURATOR_NAMES)
@@ -73,7 +73,7 @@ NEUSIGHT_TABLES = {
     "softmax": (("softmax",), ("B", "H")),
     "layernorm": (("ln",), ("B", "H")),
 }
-"""Our table → its operators as the source calls them, and their shape."""
+"""Our table → its operators by the source's names, and their shape columns."""
 NEUSIGHT_NAMES = {
     "OPName": "op",
     "Device": "gpu",
@@ -92,11 +92,11 @@ NEUSIGHT_NAMES = {
 }
 NEUSIGHT_LAUNCH = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
 NEUSIGHT_KEPT_BACK = ("NVIDIA H100 80GB HBM3", "NVIDIA L4")
-"""GPUs that are kept for tests of what was never trained on."""
+"""GPUs reserved for tests on unseen devices."""
 
 
 def neusight_ops(files: Files) -> Tables:
-    """Return operators by kind, sorted by what was run; the folder says train or test."""
+    """Return operators by kind, sorted by conditions; the folder says train or test."""
     rows = []
     for name, path in files.items():
         split = "test" if "/test/" in name else "train"
@@ -120,16 +120,16 @@ def neusight_ops(files: Files) -> Tables:
 
 
 FLAGPERF_INPUTS = Path(__file__).with_name("flagperf_inputs.csv")
-"""What each operator ran on, which stands in the source's code and not in its results."""
+"""Inputs of each operator, which are in the source's code and not in its results."""
 FLAGPERF_PRODUCTS = ("addmm", "bmm", "linear", "mm", "mv")
 FLAGPERF_TF32 = ("mm", "nativetorch")
-"""The one product in FP32 that is faster than FP32 without tensor cores can be."""
+"""The only FP32 product above the FP32 peak without tensor cores, thus TF32."""
 RELIABLE_LOOP_S = 20
-"""Shorter loops end before the power sensor has settled."""
+"""Minimum loop duration for a settled power sensor."""
 
 
 def flagperf(files: Files) -> Tables:
-    """Return time and power of operators, sorted by what was run."""
+    """Return time and power of operators, sorted by conditions."""
     inputs = pd.read_csv(FLAGPERF_INPUTS).set_index("op")
     steps = {
         path.parts[2]: int(files[str(path)].read_text().split(":")[1])
@@ -173,7 +173,7 @@ def flagperf(files: Files) -> Tables:
 
 
 def _flagperf_figures(text: str) -> dict[str, dict[str, float]]:
-    """Return the figures of each implementation, by the headings of the page's tables."""
+    """Return the figures of each implementation, by table heading on the page."""
     found: dict[str, dict[str, float]] = {}
     headings: list[str] = []
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Published power and energy of whole runs → our tables, a function for each source."""
+"""Published power and energy of whole runs → our tables, one function per source."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ZEUS_SWEEP_COLUMNS = {
 
 
 def splitwise(files: Files) -> Tables:
-    """Return time and power of requests; a power of zero says that none was read."""
+    """Return time and power of requests; a power of zero means that none was read."""
     (path,) = files.values()
     table = pd.read_csv(path)[list(SPLITWISE_COLUMNS)].rename(columns=SPLITWISE_COLUMNS)
     fractions = ["peak_power_frac", "avg_power_frac"]
@@ -45,7 +45,7 @@ def splitwise(files: Files) -> Tables:
 
 
 def zeus(files: Files) -> Tables:
-    """Return epochs under power limits, and windows of training at one limit each."""
+    """Return epochs under power limits, and training windows at one limit each."""
     sweeps, windows = [], []
     for name, path in files.items():
         table = pd.read_csv(path)
@@ -62,7 +62,7 @@ def zeus(files: Files) -> Tables:
 
 
 def _zeus_windows(stem: str, table: pd.DataFrame) -> pd.DataFrame:
-    """Return windows of one file, called "A40+resnet18+gpu0,1,2,3", with the mean of its GPUs."""
+    """Return the windows of a file such as "A40+resnet18+gpu0,1,2,3", as means over its GPUs."""
     gpu, network, indices = stem.split("+")
     energy_j = table.filter(regex=r"gpu\d+_energy").mean(axis=1)
     limit = table["window_name"].str.extract(r"_(\d+)$")[0].astype("int64")
@@ -81,11 +81,11 @@ def _zeus_windows(stem: str, table: pd.DataFrame) -> pd.DataFrame:
 
 RAPHISCHER_IMAGES = {"train": 1_281_167, "validation": 50_000}
 BUSY_PERCENT = 80
-"""GPUs that are in use for less of the time wait for images."""
+"""Minimum utilisation of a GPU; below it the GPU waits for images."""
 
 
 def raphischer(files: Files) -> Tables:
-    """Return passes over ImageNet, sorted by what was run; the first run has a form of its own."""
+    """Return passes over ImageNet, sorted by conditions; the first run has its own format."""
     rows = []
     for path in files.values():
         for run in json.loads(path.read_text(encoding="utf-8")).values():
@@ -107,7 +107,7 @@ def _raphischer_pass(run: dict[str, Any], split: str, images: int) -> dict[str, 
     gpu = watched["0"]
     seconds, energy_j = gpu["duration" if first else "total_duration"], gpu["total_power_draw"]
     backend, busy = setting.get("backend", "tensorflow"), gpu["util.gpu"]["mean"]
-    # TensorFlow takes all memory beforehand.
+    # TensorFlow reserves all memory in advance.
     used = gpu["memory.used"]["max"] if backend == "pytorch" else None
     return {
         "gpu": "NVIDIA Quadro RTX 5000",

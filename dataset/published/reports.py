@@ -20,7 +20,7 @@ WORKLOAD = {
     "bettertransformer": ("backend.bettertransformer",),
     "torch_compile": ("backend.torch_compile",),
 }
-"""Our column → its names in the reports, which changed with the versions."""
+"""Our column → its names in the reports, which differ between versions."""
 PASSES = {
     "batch": ("benchmark.input_shapes.batch_size",),
     "seq_len": ("benchmark.input_shapes.sequence_length",),
@@ -48,7 +48,7 @@ NOT_OF_TRAINING = ("transformers", "bettertransformer", "torch_compile")
 
 
 def optimum_benchmark(files: Files) -> Tables:
-    """Return inference, sorted by report, model and batch, and training in the reports' order."""
+    """Return inference sorted by report, model and batch, and training in the reports' order."""
     inference, training = [], []
     for name, path in files.items():
         report = pd.read_csv(path)
@@ -74,7 +74,7 @@ def optimum_benchmark(files: Files) -> Tables:
             inference.append(rows.assign(**figures))
     head = ["gpu", "report", "experiment", "model", "gpus_visible", "torch"]
     passes = pd.concat(inference).sort_values(["report", "model", "batch"], kind="stable")
-    # Two runs of one experiment with the same times are taken for one.
+    # Two runs of an experiment with equal times count as one.
     told_apart = ["report", "experiment", "model", "torch", "batch", "seq_len", "new_tokens"]
     passes = passes.drop_duplicates([*told_apart, "forward_latency_s", "generate_latency_s"])
     steps = pd.concat(training)
@@ -85,7 +85,7 @@ def optimum_benchmark(files: Files) -> Tables:
 
 
 def _column(report: pd.DataFrame, names: Sequence[str]) -> pd.Series[object]:
-    """Return the column of the first of these names that the report has; null if it has none."""
+    """Return the column under the first of these names in the report, else nulls."""
     for name in names:
         if name in report:
             return report[name]
@@ -93,7 +93,7 @@ def _column(report: pd.DataFrame, names: Sequence[str]) -> pd.Series[object]:
 
 
 def _ordered(table: pd.DataFrame, head: list[str], figures: object) -> pd.DataFrame:
-    """Return the columns in our order: who ran what, how, and the figures."""
+    """Return the columns in our order: origin, conditions, figures."""
     last = list(figures)  # type: ignore[call-overload]
     middle = [name for name in table.columns if name not in head and name not in last]
     table = table[[*head, *middle, *last]].astype({"batch": "float64", "seq_len": "float64"})

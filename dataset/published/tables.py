@@ -1,4 +1,4 @@
-"""What a table says, whatever wrote its file: reading, writing and the SHA-256 of its contents.
+"""Tables as files: reading, writing, and the SHA-256 of the contents in any file format.
 
 python -m dataset.published.tables FILE ...    # prints the SHA-256 for sources.toml
 """
@@ -21,7 +21,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as Parquet or CSV, as the end of the name says: whole or not at all."""
+    """Write a table as Parquet or CSV, by the suffix of the name, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=path.suffix, delete=False) as file:
         temporary = Path(file.name)
@@ -37,10 +37,10 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
 
 
 def digest_of_table(path: Path) -> str:
-    """Return the SHA-256 of the columns, their types and the values of a table, in their order.
+    """Return the SHA-256 over columns, types and values of a table, in order.
 
-    The bytes of a Parquet file depend on the version that wrote it; this does not. What is no table
-    (JSON) is taken byte by byte.
+    The bytes of a Parquet file depend on the version that wrote it; this digest does not. Files
+    that are not tables (JSON) are hashed byte by byte.
     """
     if path.suffix not in (".parquet", ".csv"):
         return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Published times of whole models → our tables, a function for each source.
+"""Published times of whole models → our tables, one function per source.
 
 Files come in the order of `sources.toml`, and rows in the order of the files: row ids, and with
 them the published splits, are positions.
@@ -13,9 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 Files = Mapping[str, Path]
-"""Path in the upstream repository → where it lies here."""
+"""Local path of each file by its path in the upstream repository."""
 Tables = dict[str, pd.DataFrame]
-"""Name of our file → its rows."""
+"""Rows of each of our files by name."""
 
 TIMM_DEVICES = {
     "rtx3090": "NVIDIA GeForce RTX 3090",
@@ -34,7 +34,7 @@ TIMM_COLUMNS = {
 
 
 def timm(files: Files) -> Tables:
-    """Return inference and training; the name of a file says how its rows were measured."""
+    """Return inference and training; file names state how their rows were measured."""
     parts: dict[str, list[pd.DataFrame]] = {"infer": [], "train": []}
     for name, path in files.items():
         phase, precision, layout, torch, *rest = Path(name).stem.split("-")[1:]
@@ -63,7 +63,7 @@ def timm(files: Files) -> Tables:
 
 
 def _version(digits: str) -> str:
-    """Return 1.13 for 113 and 2.4.0 for 240, as the releases are called."""
+    """Return the release for digits: 1.13 for 113, 2.4.0 for 240."""
     return f"1.{digits[1:]}" if digits.startswith("1") else ".".join(digits)
 
 
@@ -83,7 +83,7 @@ TORCHVISION_FILE = re.compile(
 
 
 def pytorch_gpu_benchmark(files: Files) -> Tables:
-    """Return one row per model out of files with a column each and a row per repetition."""
+    """Return one row per model, from files with a column per model and a row per repetition."""
     parts = []
     for path in files.values():
         named = TORCHVISION_FILE.fullmatch(path.stem)
@@ -114,9 +114,9 @@ def pytorch_gpu_benchmark(files: Files) -> Tables:
 
 
 def parvagpu(files: Files) -> Tables:
-    """Return what ran; a throughput of zero is a batch that did not fit.
+    """Return the runs; a throughput of zero means that a batch did not fit.
 
-    The names of two columns say more than they hold, see `dataset.measured.sources.parvagpu`.
+    The names of two columns are misleading, see `dataset.measured.sources.parvagpu`.
     """
     parts = []
     for path in files.values():
@@ -160,10 +160,10 @@ MIGPERF_COLUMNS = [
 
 
 def migperf(files: Files) -> Tables:
-    """Return inference and training on slices, sorted by what was run.
+    """Return inference and training on slices, sorted by conditions.
 
-    Of a point in several files the first stands; small batches of training have times alone. A time
-    of zero is a batch that did not fit.
+    The first of several rows for a point is used; small batches of training have times only. A
+    time of zero means that a batch did not fit.
     """
     parts = []
     for name, path in files.items():

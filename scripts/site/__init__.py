@@ -1,1 +1,1 @@
-"""The documentation site: what is made while it is built. Start reading at `mkdocs.yml`."""
+"""Generated parts of the documentation site. Start reading at `mkdocs.yml`."""

@@ -27,7 +27,7 @@ COLUMNS = {
     "bare_roofline_mape": "bare roofline, MAPE %",
     "constant_share_of_limit_mape": "constant power, MAPE %",
 }
-"""Columns of a checkpoint's errors that the page shows, in this order; the card has the others."""
+"""Columns of a checkpoint's errors on the page, in this order; the card has the others."""
 
 TARGETS = {
     "latency_ms": "Latency",
@@ -98,7 +98,7 @@ def _questions(infos: Sequence[CheckpointInfo]) -> str:
 
 
 def _numbered(asked: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Return the rows with "the same, ..." spelled out, since each stands beside its split."""
+    """Return the rows with "the same, ..." spelled out, because each is shown with its split."""
     found, before = [], ""
     for row in asked:
         text = row["asked"]
@@ -148,7 +148,7 @@ def _errors(summary: Sequence[Line]) -> Iterator[str]:
 
 
 def _folded(title: str, content: Any) -> str:
-    """Return further metrics, to fold out."""
+    """Return further metrics in a collapsible section."""
     if isinstance(content, str):
         return f"* {title.replace('_', ' ')}: {content}"
     if isinstance(content, Mapping):
@@ -198,7 +198,7 @@ def error_figure() -> Any:
 
 
 def family_figure() -> Any:
-    """Return the error of each family of models that was held out, with its sign."""
+    """Return the signed error of each held-out family of models."""
     import plotly.graph_objects as go
 
     metrics = read_metrics(find(DEFAULT).path)
@@ -221,7 +221,7 @@ def family_figure() -> Any:
 
 
 def coverage_figure() -> Any:
-    """Return how many answers each line's 90 % intervals hold, against how wide they are."""
+    """Return the coverage of each line's 90 % intervals over their width."""
     import plotly.graph_objects as go
 
     lines = [

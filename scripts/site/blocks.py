@@ -1,16 +1,17 @@
-"""The code blocks of the pages, run.
+"""Runs the code blocks of the pages.
 
-Run: python -m scripts.site.blocks [PAGE ...]     # write anew what console blocks say is printed
+Run: python -m scripts.site.blocks [PAGE ...]     # regenerate the output in console blocks
 
-* `python`: runs, all blocks of a page one after the other in one namespace.
-* `console`: each line is a command, or each line that begins with "$ "; what follows such a line is
-  what it prints, see `scripts.site.loose`. `dippm` runs in this process.
-* A block with `title="NAME"` is a file: it is written beside the models, and commands find it.
-* `<!-- not run: REASON -->` above a console block: commands are looked up, with every option.
-* `text` is not code. Any other language has to have a title.
+* `python`: all blocks of a page run one after the other in one namespace.
+* `console`: each line is a command, or each line that begins with "$ "; its output follows, see
+  `scripts.site.loose`. `dippm` runs in this process.
+* A block with `title="NAME"` is a file: it is written next to the models, where commands find it.
+* `<!-- not run: REASON -->` above a console block: commands and options are only checked to exist.
+* `text` is not code. Any other language must have a title.
 
-Pages of docs/tracking start and end processes, which this process would take for its own: here only
-their commands are looked up, and `tests/unit/tracking/test_docs.py` runs what can be run.
+Pages of docs/tracking start and end processes, which this process would mistake for its own: here
+their commands are only checked to exist, and `tests/unit/tracking/test_docs.py` runs what can be
+run.
 """
 
 from __future__ import annotations
@@ -44,23 +45,23 @@ FENCE = re.compile(
 TITLE = re.compile(r'title="(?P<name>[^"]+)"')
 COLUMNS = "80"
 SHELL = ("cat", "ls", "head")
-"""Other commands that a page may run."""
+"""Other commands that pages may run."""
 
 
 class BlockError(AssertionError):
-    """A block of a page does not do what the page says."""
+    """A block of a page behaves differently from the page's text."""
 
 
 def pages() -> list[Path]:
-    """Return the pages that people write."""
+    """Return the hand-written pages."""
     return sorted(DOCS.rglob("*.md"))
 
 
 def run(page: Path) -> int:
-    """Run the blocks of a page in the current folder, and return how many there were.
+    """Run the blocks of a page in the current folder, and return their number.
 
     Raises:
-        BlockError: if a command fails, prints something else, or does not exist.
+        BlockError: if a command fails, has another output, or does not exist.
     """
     document = Document.parse(str(page), regions)
     examples = list(document.examples())
@@ -70,14 +71,14 @@ def run(page: Path) -> int:
 
 
 def regions(document: Document) -> Iterator[Region]:
-    """Yield the blocks of a page with what runs them; a parser of Sybil."""
+    """Yield the blocks of a page with their evaluators; a parser of Sybil."""
     starts_processes = Path(document.path).is_relative_to(PROCESSES)
     for match in FENCE.finditer(document.text):
         language, title = match["language"], TITLE.search(match["info"])
         if starts_processes:
             if language == "console":
                 commands = list(own_commands(match["body"]))
-                yield Region(match.start(), match.end(), commands, looked_up)
+                yield Region(match.start(), match.end(), commands, check_commands)
             continue
         lexeme = Lexeme(match["body"], match.start("body") - match.start(), 0)
         if title:
@@ -85,8 +86,8 @@ def regions(document: Document) -> Iterator[Region]:
         elif language == "python":
             yield Region(match.start(), match.end(), lexeme, PythonEvaluator())
         elif language == "console":
-            commands = list(parsed(match["body"]))
-            look = looked_up if match["above"] else ran
+            commands = list(parse_commands(match["body"]))
+            look = check_commands if match["above"] else run_commands
             yield Region(match.start(), match.end(), commands, look)
         elif language != "text":
             line = document.text.count("\n", 0, match.start()) + 1
@@ -98,15 +99,15 @@ class Command:
     """A command of a page.
 
     Attributes:
-        words: with the program first.
-        output: what it prints, by the page; None if the page does not say.
+        words: words of the command, program first.
+        output: its output on the page; None if the page shows none.
     """
 
     words: tuple[str, ...]
     output: str | None
 
 
-def parsed(body: str) -> Iterator[Command]:
+def parse_commands(body: str) -> Iterator[Command]:
     """Yield the commands of a console block."""
     body = re.sub(r" *\\\n\s*(?!#)", " ", body)
     if not re.search(r"^\$ ", body, re.MULTILINE):
@@ -120,7 +121,7 @@ def parsed(body: str) -> Iterator[Command]:
 
 
 def own_commands(body: str) -> Iterator[Command]:
-    """Yield the commands of ours in a block of shell, up to the command that each is given."""
+    """Yield our own commands in a shell block, up to a command that is their argument."""
     for line in re.findall(r"^\$ (dippm .*)$", body, re.MULTILINE):
         words = shlex.split(line, comments=True)
         ends = [words.index(mark) for mark in ("--", "|", ";") if mark in words]
@@ -128,14 +129,14 @@ def own_commands(body: str) -> Iterator[Command]:
 
 
 def write_file(example: Example) -> None:
-    """Write a block that is a file."""
+    """Write the file of a block with a title."""
     name, text = example.parsed
     Path(name).parent.mkdir(parents=True, exist_ok=True)
     Path(name).write_text(text, encoding="utf-8")
 
 
-def ran(example: Example) -> None:
-    """Run the commands of a block, and hold what they print against what the page says."""
+def run_commands(example: Example) -> None:
+    """Run the commands of a block, and compare their output with the page."""
     for command in example.parsed:
         printed = output_of(command.words)
         found = command.output and difference(command.output, printed)
@@ -150,7 +151,7 @@ def output_of(words: tuple[str, ...]) -> str:
     """Run a command and return what it prints.
 
     Raises:
-        BlockError: if it fails, or is none that pages run.
+        BlockError: if it fails, or pages may not run it.
     """
     if words[0] == "dippm":
         from typer.testing import CliRunner
@@ -166,7 +167,7 @@ def output_of(words: tuple[str, ...]) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-def looked_up(example: Example) -> None:
+def check_commands(example: Example) -> None:
     """Check that the commands of a block exist, with every option that it names."""
     for command in example.parsed:
         look_up(command.words)
@@ -202,7 +203,7 @@ def _verb(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _own(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words that are dippm's, without those of a command that it runs."""
+    """Return the words of dippm itself, without those of a command that it runs."""
     from typer.main import get_group
 
     from dippm.cli.app import app
@@ -231,7 +232,7 @@ def _known_extras() -> set[str]:
 
 
 def _help(module: str) -> str:
-    """Return what `python -m module --help` prints."""
+    """Return the output of `python -m module --help`."""
     printed, before = io.StringIO(), sys.argv
     sys.argv = [module, "--help"]
     try:
@@ -244,15 +245,15 @@ def _help(module: str) -> str:
     return printed.getvalue()
 
 
-def filled(text: str, path: Path) -> str:
-    """Return a page's text with what its commands print made anew, its other blocks run."""
+def regenerate_page(text: str, path: Path) -> str:
+    """Return a page's text with regenerated output of its commands, running its other blocks."""
     document = Document(text, str(path))
     for region in list(regions(document)):
         document.add(region)
     parts, end = [], 0
     for example in document.examples():
         region = example.region
-        if region.evaluator is ran and any(command.output for command in region.parsed):
+        if region.evaluator is run_commands and any(command.output for command in region.parsed):
             block = text[region.start : region.end]
             parts += [text[end : region.start], _printed(block, region.parsed)]
             end = region.end
@@ -262,19 +263,19 @@ def filled(text: str, path: Path) -> str:
 
 
 def _printed(block: str, commands: list[Command]) -> str:
-    """Return a console block with the output of its commands, where it had any."""
+    """Return a console block with regenerated output for the commands that show any."""
     asked = re.findall(r"^\$ .*(?:\\\n.*)*$", block, re.MULTILINE)
     lines = [block.partition("\n")[0]]
     for line, command in zip(asked, commands, strict=True):
         lines.append(line)
         if command.output:
             printed = output_of(command.words).strip("\n").splitlines()
-            lines += shortened([part.rstrip() for part in printed], command.output.splitlines())
+            lines += elide_output([part.rstrip() for part in printed], command.output.splitlines())
     return "\n".join([*lines, "```"])
 
 
-def shortened(printed: list[str], said: list[str]) -> list[str]:
-    """Return what is printed with as much left out in its middle as the page left out."""
+def elide_output(printed: list[str], said: list[str]) -> list[str]:
+    """Return output with an elision in the same place as on the page."""
     if ELISION not in said:
         return printed
     first = said.index(ELISION)
@@ -283,7 +284,7 @@ def shortened(printed: list[str], said: list[str]) -> list[str]:
 
 
 def main() -> int:
-    """Write the pages anew, all or those that are named."""
+    """Regenerate all pages, or the named ones."""
     import tempfile
 
     from scripts.site.scene import build
@@ -295,7 +296,7 @@ def main() -> int:
             continue
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(build(Path(folder))):
-            new = filled(text, page)
+            new = regenerate_page(text, page)
         if new != text:
             page.write_text(new, encoding="utf-8")
             print(f"{page.relative_to(ROOT)} written anew")

@@ -1,4 +1,4 @@
-"""Charts of the pages: drawn while building, by the code that draws DIPPM's own reports.
+"""Charts of the pages, drawn during the build by the code of DIPPM's own reports.
 
 A page says `<!-- chart NAME: what it shows -->`; a repository viewer shows nothing there. All
 charts share one script, a file of the site, so that a page opens without a network.
@@ -12,19 +12,19 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from scripts.site.prose import replaced
+from scripts.site.prose import replace_in_prose
 
 SCRIPT = "assets/plotly.min.js"
 CHART = re.compile(r"<!-- chart (?P<name>[\w-]+): (?P<caption>.*?) -->", re.DOTALL)
 SHAPE = {"batch": 32, "input": "3,224,224"}
 
 
-def placed(markdown: str, script: str) -> str:
-    """Return a page with its charts in place.
+def insert_charts(markdown: str, script: str) -> str:
+    """Return a page with its charts inserted.
 
     Args:
-        markdown: of the page.
-        script: where the page finds `SCRIPT`.
+        markdown: text of the page.
+        script: relative path from the page to `SCRIPT`.
 
     Raises:
         KeyError: if a chart is not one of `CHARTS`.
@@ -37,14 +37,14 @@ def placed(markdown: str, script: str) -> str:
             f"<figcaption>{escape(caption)}</figcaption></figure>\n"
         )
 
-    found = replaced(markdown, CHART, draw)
+    found = replace_in_prose(markdown, CHART, draw)
     if found == markdown:
         return markdown
     return f'{found}\n\n<script src="{escape(script)}"></script>\n<script>drawCharts()</script>\n'
 
 
 def script() -> str:
-    """Return what draws charts: plotly's own library, and a function that waits for it."""
+    """Return the script that draws charts: plotly's library, and a function that waits for it."""
     from plotly.offline import get_plotlyjs
 
     return f"{get_plotlyjs()}\n{DRAW}"
@@ -69,7 +69,7 @@ function drawCharts() {
 
 @cache
 def _markup(name: str) -> str:
-    """Return a chart as a place to draw in and its data, which a browser does not run."""
+    """Return a chart as an empty element and its data, which a browser does not execute."""
     figure = CHARTS[name]()
     if isinstance(figure, str):  # drawn already, without a script
         return figure
@@ -263,7 +263,7 @@ def _costs() -> Any:
 
 
 def _budgets() -> Any:
-    """Return what models of a file of budgets take of their limits."""
+    """Return the shares of their limits that models of a budget file use."""
     import plotly.graph_objects as go
 
     from dippm.decide.budgets import check
@@ -298,7 +298,7 @@ def _limit_line(figure: Any, at: float, name: str) -> None:
 
 
 def _error_bars(values: list[tuple[Any, Any]]) -> dict[str, Any]:
-    """Return plotly's bars of 90 % intervals around values; nothing where there is none."""
+    """Return plotly's error bars of 90 % intervals; zero for values without one."""
     pairs = [(value, _ends(interval, value)) for value, interval in values]
     return {
         "type": "data",
@@ -348,7 +348,7 @@ def _pipeline() -> Any:
 
 
 def _neighbours() -> Any:
-    """Return the rows of one model of the study of neighbours beside the law that is shipped."""
+    """Return the rows of one model in the study of neighbours, with the shipped law."""
     import json
 
     from dippm.estimate.models.neighbour_law import fitted
@@ -389,4 +389,4 @@ CHARTS: Mapping[str, Callable[[], Any]] = {
     "budgets": _budgets,
     "neighbours": _neighbours,
 }
-"""Name → what draws it."""
+"""Function that draws each chart, by name."""

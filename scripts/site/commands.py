@@ -1,4 +1,4 @@
-"""The reference of the command line, from the commands themselves."""
+"""The reference of the command line, generated from the commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pages() -> dict[str, tuple[str, str]]:
 
 
 def _described(command, name: str, parent) -> list[str]:
-    """Return heading, help, usage and a table of options of a command, and of those below it."""
+    """Return heading, help, usage and option table of a command and of its subcommands."""
     import typer
 
     context = typer.Context(command, info_name=name.rpartition(" ")[2], parent=parent)

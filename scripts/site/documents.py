@@ -1,4 +1,4 @@
-"""The reference of the JSON documents, made from the schemas that the package ships."""
+"""The reference of the JSON documents, generated from the package's schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Formulas as MathML, which browsers draw by themselves: no script, no font, no network.
+r"""Formulas as MathML, which browsers render without scripts, fonts or network.
 
 Pages write `$...$` and `$$...$$`, as repository viewers read them; the Markdown extension
 "arithmatex" finds them and hands them on between `\(...\)` and `\[...\]`.
@@ -12,7 +12,7 @@ from html import unescape
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
-def rendered(html: str) -> str:
+def render_formulas(html: str) -> str:
     """Return a page with its formulas as MathML."""
     return FORMULA.sub(_mathml, html)
 

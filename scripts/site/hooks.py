@@ -1,6 +1,6 @@
-"""What mkdocs calls while it builds the site; each job has a file of its own beside this one.
+"""Hooks of the mkdocs build; each task has its own file in this folder.
 
-Generated pages are Markdown like the others, so links, anchors and the search know them.
+Generated pages are Markdown like the others, so links, anchors and search include them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MAKERS = {
     "Notebooks": notebooks.pages,
     "Project": project.pages,
 }
-"""Section of `nav` → what makes its pages: path on the site → (title, Markdown)."""
+"""Section of `nav` → function for its pages: path on the site → (title, Markdown)."""
 
 _found: dict[str, dict[str, tuple[str, str]]] = {}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Make the pages, and put them first into their sections."""
+    """Generate the pages, and put them first in their sections."""
     _found.clear()
     _found.update({section: make() for section, make in MAKERS.items()})
     for section, pages in _found.items():
@@ -54,26 +54,28 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, content in notebooks.pictures().items():
         files.append(File.generated(config, path, content=content))
     texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
-    for source in sorted(links.wanted(texts)):
+    for source in sorted(links.linked_files(texts)):
         content = (links.ROOT / source).read_bytes()
         files.append(File.generated(config, links.copy_of(source), content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links into the repository to the site's own pages and copies, and place the charts."""
+    """Redirect links into the repository to the site's pages and copies, and insert charts."""
     path = page.file.src_uri
-    text = links.rewritten(markdown, path, {file.src_uri for file in files})
-    return charts.placed(text, posixpath.relpath(charts.SCRIPT, posixpath.dirname(path) or "."))
+    text = links.rewrite_links(markdown, path, {file.src_uri for file in files})
+    return charts.insert_charts(
+        text, posixpath.relpath(charts.SCRIPT, posixpath.dirname(path) or ".")
+    )
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn formulas into MathML."""
-    return formulas.rendered(html)
+    """Convert formulas to MathML."""
+    return formulas.render_formulas(html)
 
 
 def _section(nav: list[Any], name: str) -> list[Any]:
-    """Return the entries of a section, wherever it is in the navigation.
+    """Return the entries of a section at any level of the navigation.
 
     Raises:
         KeyError: if there is no such section.

@@ -1,7 +1,7 @@
-"""Links between pages and the repository, which work in both.
+"""Links between pages and the repository that work in both.
 
-Pages link as files of the repository do (`../examples/prices.toml`). On the site such a link leads
-to the page that the file became, or to a copy of it.
+Pages use repository links (`../examples/prices.toml`). On the site such a link leads to the page
+of the file, or to a copy of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from scripts.site.prose import found, replaced
+from scripts.site.prose import find_in_prose, replace_in_prose
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIES = "repository"
@@ -34,28 +34,28 @@ BECAME = {
 _ORIGINS = {page: source for source, page in BECAME.items()} | {"index.md": "docs/index.md"}
 
 
-def wanted(texts: Mapping[str, str]) -> set[str]:
-    """Return the files of the repository that pages link to and that are no pages, by their paths.
+def linked_files(texts: Mapping[str, str]) -> set[str]:
+    """Return the paths of repository files that pages link to and that are not pages.
 
     Args:
-        texts: path on the site → Markdown.
+        texts: Markdown by path on the site.
     """
     meant = {
         source
         for page, text in texts.items()
-        for match in found(text, LINK)
+        for match in find_in_prose(text, LINK)
         for source in (_copied(page, match["target"]) or _source(page, match["target"]),)
     }
     return {source for source in meant if source and _is_outside(source)}
 
 
-def rewritten(text: str, page: str, known: Collection[str]) -> str:
-    """Return a page's Markdown with its links as the site has them.
+def rewrite_links(text: str, page: str, known: Collection[str]) -> str:
+    """Return a page's Markdown with links for the site.
 
     Args:
-        text: Markdown.
-        page: path on the site.
-        known: paths on the site.
+        text: Markdown of the page.
+        page: path of the page on the site.
+        known: all paths on the site.
     """
 
     def lead(match: re.Match[str]) -> str:
@@ -66,16 +66,16 @@ def rewritten(text: str, page: str, known: Collection[str]) -> str:
         start = posixpath.dirname(page) or "."
         return posixpath.relpath(goal, start) + (match["anchor"] or "")
 
-    return replaced(text, LINK, lead)
+    return replace_in_prose(text, LINK, lead)
 
 
 def copy_of(source: str) -> str:
-    """Return where the copy of a file of the repository is on the site; it is never a page."""
+    """Return the site path of the copy of a repository file, which is never a page."""
     return f"{COPIES}/{source}" + (".txt" if source.endswith(".md") else "")
 
 
 def _copied(page: str, target: str) -> str | None:
-    """Return the file of the repository whose copy a page made for the site links to."""
+    """Return the repository file whose copy a generated page links to, else None."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
     if not path.startswith(f"{COPIES}/"):
         return None
@@ -83,7 +83,7 @@ def _copied(page: str, target: str) -> str | None:
 
 
 def _source(page: str, target: str) -> str | None:
-    """Return the path in the repository that a link of a page means; None if it leaves it."""
+    """Return the repository path of a page's link; None if it leaves the repository."""
     origin = _ORIGINS.get(page)
     if origin is None and page.startswith("notebooks/"):
         origin = f"examples/{posixpath.basename(page)}"
@@ -102,6 +102,6 @@ def _page_of(source: str) -> str | None:
 
 
 def _is_outside(source: str) -> bool:
-    """Tell whether it is a file of the repository that is no page."""
+    """Return whether a path is a repository file that is not a page."""
     is_page = source.startswith("docs/") or source in BECAME
     return not is_page and (ROOT / source).is_file()

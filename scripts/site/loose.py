@@ -1,4 +1,4 @@
-"""Whether what a command prints is what a page says it prints: words exactly, figures about."""
+"""Comparison of a command's output with a page: words exactly, figures approximately."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ VERSION = re.compile(r"\d+\.\d+\.\d+")
 DRAWN = re.compile(r"[─-▟]+")
 ELISION = "..."
 TOLERANCE = 0.1
-"""Relative. A figure on a page is there for its size; a new checkpoint moves the last digits."""
+"""Relative tolerance of figures, because a new checkpoint changes the last digits."""
 
 
 def difference(said: str, printed: str) -> str | None:
-    """Return the first line that differs, both ways; None if none does.
+    """Return the first line that differs, in both versions; None if none does.
 
-    Spaces, rulers and bars do not count. Versions are equal to each other. A line ELISION of
-    the page stands for any number of printed lines.
+    Spaces, rulers and bars are ignored. All versions are equal. A line ELISION of the page stands
+    for any number of output lines.
     """
     *parts, last = _parts(_lines(said))
     right = _lines(printed)
@@ -30,7 +30,7 @@ def difference(said: str, printed: str) -> str | None:
             ]
         right = right[matching[0] + len(part) :]
     if parts:
-        right = right[max(0, len(right) - len(last)) :]  # it ends as the page does
+        right = right[max(0, len(right) - len(last)) :]  # it ends like the page
     apart = _apart(last, right)
     if apart is not None:
         return apart[1]
@@ -49,9 +49,9 @@ def _parts(lines: list[str]) -> list[list[str]]:
 
 
 def _apart(said: list[str], printed: list[str]) -> tuple[int, str] | None:
-    """Return how many lines are alike and what differs then; None if all that is said is printed.
+    """Return the number of matching lines and the first difference; None if all match.
 
-    Lines whose words are numbers are alike to others: a part is found where all of it is alike.
+    Lines of numbers match many others, so a part is located where all of its lines match.
     """
     for alike, line in enumerate(said):
         other = printed[alike] if alike < len(printed) else None

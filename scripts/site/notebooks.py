@@ -1,4 +1,4 @@
-"""The notebooks of examples/ as pages, with the outputs that are committed in them."""
+"""The notebooks of examples/ as pages, with their committed outputs."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def _page(path: Path) -> tuple[str, str, dict[str, bytes]]:
 
 
 def _markup(html: str) -> str:
-    """Return an output's tables on lines without blank ones, which would end them in Markdown."""
+    """Return an output's tables without blank lines, which would end them in Markdown."""
     lines = [line.strip() for line in STYLE.sub("", html).splitlines() if line.strip()]
     return f'<div class="output">\n{"".join(lines)}\n</div>'

@@ -1,4 +1,4 @@
-"""Pages that are files of the repository elsewhere: contributing, data set, training, changes."""
+"""Pages from other files of the repository: contributing, data set, training, changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference of the Python API: every public name, by the package that it comes from."""
+"""The reference of the Python API: every public name, by package."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GROUPS = {
         ("errors", "vision_operators"),
     ),
 }
-"""Page → title, what it is about, parts of wings. A new part has a page of its own."""
+"""Page → title, description, parts of wings. A new part gets its own page."""
 
 EXTRA = {
     "choose": ["dippm.estimate.carbon"],
@@ -47,7 +47,7 @@ EXTRA = {
     "explore": ["dippm.decide.exploration"],
     "predict": ["dippm.runs.memory_guards", "dippm.decide.budgets"],
 }
-"""Modules that are shown whole beside the public names, with what they offer."""
+"""Modules shown in full in addition to the public names, with their contents."""
 
 
 def pages() -> dict[str, tuple[str, str]]:
@@ -70,7 +70,7 @@ def names_by_page() -> dict[str, list[str]]:
     of_part = {part: page for page, (_, _, parts) in GROUPS.items() for part in parts}
     found = defaultdict(list)
     for name in sorted(dippm.__all__, key=lambda name: (name[:1].isupper(), name)):
-        _, *home = _home(name).split(".")  # the wing, and what of it; or what is no wing's
+        _, *home = _home(name).split(".")  # the wing and its part, or a module outside the wings
         part = home[min(1, len(home) - 1)]
         found[of_part.get(part, part)].append(name)
     return dict(found)

@@ -1,4 +1,4 @@
-"""The folder in which the code of the pages runs: the models and files that they name."""
+"""The folder in which the code of the pages runs, with the models and files that they use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scripts.site.links import ROOT
 
 
 def build(folder: Path) -> Path:
-    """Put the files into a folder, and return it."""
+    """Write the files into a folder, and return it."""
     files = {
         "vgg16.pt": vgg16_pt(),
         "model.onnx": resnet50_onnx(),

@@ -172,7 +172,7 @@ def test_what_a_killed_command_left_is_gone_on_with(tmp_path):
 
 def test_a_set_in_the_folder_that_comes_back_is_not_removed(tmp_path, capsys):
     out = tmp_path / "out"
-    lent_set.Keeper(set_of(tmp_path / "set", b"x"), out).pack()
+    lent_set.SetArchiver(set_of(tmp_path / "set", b"x"), out).pack()
     with pytest.raises(SystemExit):
         lent_gpu.main([str(tmp_path / "none"), str(out), "--device", "cpu"])
     assert "name it as CARRIED" in capsys.readouterr().err
@@ -220,7 +220,7 @@ def test_a_large_set_comes_in_parts(tmp_path, monkeypatch, part_bytes):
     monkeypatch.setattr(lent_set, "PART_BYTES", part_bytes)
     content = random.Random(0).randbytes(2500)
     out = tmp_path / "out"
-    lent_set.Keeper(set_of(tmp_path / "from", b"", c=content), out).pack()
+    lent_set.SetArchiver(set_of(tmp_path / "from", b"", c=content), out).pack()
     assert all(path.stat().st_size <= part_bytes for path in out.iterdir())
     assert (len(files_of(out)) > 1) == (part_bytes < len(content))
     lent_set.unpack(out, tmp_path / "set", say=pytest.fail)
@@ -243,7 +243,7 @@ def ids_in(out: Path, folder: Path, said: list[str]) -> list[str]:
 
 def test_rows_since_a_packing_are_whole_lines_and_come_once(tmp_path):
     folder, out, said = set_of(tmp_path / "from", lines("a")), tmp_path / "out", []
-    keeper = lent_set.Keeper(folder, out)
+    keeper = lent_set.SetArchiver(folder, out)
     keeper.pack()
     with (folder / "journal.jsonl").open("ab") as journal:
         journal.write(lines("b") + b'{"row_id":"torn')
@@ -259,7 +259,7 @@ def test_rows_since_a_packing_are_whole_lines_and_come_once(tmp_path):
 def test_what_no_line_says_brings_a_new_packing(tmp_path, monkeypatch, change):
     monkeypatch.setattr(lent_set, "SINCE_BYTES", 100)
     folder, out = set_of(tmp_path / "from", lines("a")), tmp_path / "out"
-    keeper = lent_set.Keeper(folder, out)
+    keeper = lent_set.SetArchiver(folder, out)
     keeper.pack()
     keeper.look()
     assert names(out) == ["collected-001.1of1.tar.gz"]
@@ -280,7 +280,7 @@ def test_a_packing_that_was_cut_off_does_not_hide_the_one_before(tmp_path, monke
     monkeypatch.setattr(lent_set, "PART_BYTES", 400)
     noise = random.Random(0).randbytes(1000)
     folder, old = set_of(tmp_path / "from", lines("a"), c=noise), tmp_path / "old"
-    keeper = lent_set.Keeper(folder, tmp_path / "out")
+    keeper = lent_set.SetArchiver(folder, tmp_path / "out")
     keeper.pack()
     shutil.copytree(tmp_path / "out", old)
     (folder / "journal.jsonl").write_bytes(lines("a", "b"))
@@ -325,7 +325,7 @@ def test_a_kill_at_any_moment_of_packing_leaves_a_whole_set_in_few_files(tmp_pat
             set_of(tmp_path / f"from{moment}", lines("a"), c=noise),
             tmp_path / f"{moment}",
         )
-        keeper = lent_set.Keeper(folder, out)
+        keeper = lent_set.SetArchiver(folder, out)
         keeper.pack()
         (folder / "journal.jsonl").write_bytes(lines("a", "b"))
         keeper.look()
@@ -364,6 +364,6 @@ def test_a_kill_at_any_moment_of_packing_leaves_a_whole_set_in_few_files(tmp_pat
 def test_a_full_set_stops_the_collector(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(lent_set, "FULL_BYTES", 100)
     noise = random.Random(0).randbytes(1000)
-    keeper = lent_set.Keeper(set_of(tmp_path / "from", lines("a"), c=noise), tmp_path / "out")
+    keeper = lent_set.SetArchiver(set_of(tmp_path / "from", lines("a"), c=noise), tmp_path / "out")
     assert lent_gpu._collect([], keeper) == 1
     assert "bring it home" in capsys.readouterr().err

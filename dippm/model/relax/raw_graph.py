@@ -22,11 +22,9 @@ RAW_GRAPH_VERSION = "3"
 IN_PLACE = "in_place"
 """Attribute of an operator that writes its result into its first argument."""
 
-HELD_UNTIL = (
-    "held_until"
-    """Attribute of an operator: position of the last operator during which
-the model's own code refers to its result. Missing if the file does not say."""
-)
+HELD_UNTIL = "held_until"
+"""Attribute of an operator: position of the last operator during which the model's own code refers
+to its result. Missing if the file does not say."""
 
 
 @dataclass(frozen=True, slots=True)

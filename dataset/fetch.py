@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _fetch_all(
     sources: list[PublishedSource], data: Path, named: str | None
 ) -> list[dict[str, Any]]:
-    """Return what became of each source; says it on standard error meanwhile."""
+    """Return the outcome of each source, and print it to standard error."""
     columns = (TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn())
     outcomes = []
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -97,12 +97,12 @@ def _fetch_all(
             progress.remove_task(bar)
             outcomes.append(outcome)
     if all("error" not in outcome for outcome in outcomes):
-        shutil.rmtree(data / KEPT, ignore_errors=True)  # a bundle that was downloaded
+        shutil.rmtree(data / KEPT, ignore_errors=True)  # a downloaded bundle
     return outcomes
 
 
 def _origin(named: str | None, data: Path) -> Origin:
-    """Return what `--from` names: a bundle, a folder of tables, or a mirror."""
+    """Return the origin that `--from` names: a bundle, a folder of tables, or a mirror."""
     if named is None:
         return Origin(files=Downloader(UPSTREAM))
     if "://" in named:

@@ -1,10 +1,10 @@
-"""What one sample of each workload costs, in a table, so that planning needs no framework.
+"""Table of costs per sample of each workload, so that planning needs no framework.
 
-    python -m dataset.families.costs        # adds what is missing, drops what is gone
+    python -m dataset.families.costs        # adds missing rows, drops obsolete ones
 
 Delete the table first if networks changed under the same names.
 
-Counted on the meta device: nothing is computed, so a network of any size takes milliseconds.
+Costs are counted on the meta device without computing, so any network takes milliseconds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a workload; all but `parameters_m` and `operators` grow with the batch.
+    """Cost of a workload; all fields except `parameters_m` and `operators` grow with the batch.
 
     Attributes:
         gmacs: 10⁹ multiply-accumulates per sample, by torch's flop counter.
-        written_mb: MiB that all operators write per sample, float32; what training keeps.
+        written_mb: MiB written by all operators per sample, in float32, which training keeps.
         peak_mb: MiB of the largest inputs and output of one operator per sample.
         parameters_m: 10⁶ parameters.
-        operators: operators that run.
+        operators: number of operators that run.
     """
 
     gmacs: float
@@ -41,7 +41,7 @@ class Cost:
 
 
 def workloads(family: Family) -> Iterator[Workload]:
-    """Return every member of a family with every one of its sizes."""
+    """Yield every member of a family with each of its sizes."""
     for parameters in family.grid():
         for sizes in family.sizes(parameters):
             yield Workload(family.name, parameters, sizes)
@@ -95,7 +95,7 @@ def count(workload: Workload) -> Cost:
 
 
 def main() -> None:
-    """Write the table, after each family so that nothing counted is lost."""
+    """Write the table, after each family so that no count is lost."""
     from dataset.families import registry
 
     known = table()

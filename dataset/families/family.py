@@ -1,8 +1,8 @@
-"""`Family`: the contract of one kind of architecture, and `Workload`: one member with its sizes.
+"""`Family`: the interface of a kind of architecture, and `Workload`: one member with its sizes.
 
 To add a family: write `dataset/families/<name>.py` with a `FAMILY` and its modules in
-`dataset/families/networks/`, list it in `dataset/families/registry.py`, and let
-`python -m dataset.families.costs` count what its members cost.
+`dataset/families/networks/`, list it in `dataset/families/registry.py`, and count the costs of its
+members by `python -m dataset.families.costs`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Scalar = int | float | str | bool
 Parameters = Mapping[str, Any]
-"""Scalars by name; the family knows which name has which type."""
+"""Scalars by name, with types defined by the family."""
 Sizes = tuple[int, ...]
 Kind = Literal["model", "operator"]
 ZOOS = ("timm", "hf")
-"""Families whose members somebody else wrote: models go by the name that their zoo gives them."""
+"""Families from model zoos, whose models keep their zoo's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class InputTensor:
     """One input of a model.
 
     Attributes:
-        name: of the argument of `forward`; positional order is the order of the list.
-        shape: without the batch.
-        high: 0 for normal floats; else whole numbers (int64) below it, such as token ids.
+        name: name of the argument of `forward`, in positional order.
+        shape: shape without the batch.
+        high: 0 for normal floats, else the upper bound of integers (int64) such as token ids.
     """
 
     name: str
@@ -44,19 +44,20 @@ class Family:
     """One kind of architecture, or one class of operator.
 
     Attributes:
-        name: for instance "resnet".
+        name: its name, such as "resnet".
         kind: "model" or "operator".
-        about: one line, with the paper that the architecture comes from.
-        grid: every member's parameters, in a fixed order, all distinct.
-        sizes: sizes of one sample that suit a member, in a fixed order: (height, width) of images,
-            (frames, height, width) of video, (tokens,) of text, the operator's own shape.
+        about: description in one line, with the paper of the architecture.
+        grid: function that returns the distinct parameters of all members, in a fixed order.
+        sizes: function from a member to suitable sizes of one sample, in a fixed order: (height,
+            width) of images, (frames, height, width) of video, (tokens,) of text, an operator's
+            shape.
         build: parameters and sizes → module in evaluation mode. Under `torch.device("meta")` it
-            must touch no data, so that weights can be made on any device without initialising.
-        inputs: parameters and sizes → inputs of `forward`, which takes them in this order.
-        images: whether its input is an image, so that `channels_last` means something.
-        largest_batch: more is never planned.
-        trains: whether a training step makes sense.
-        compiles: whether `torch.compile` is tried.
+            must not access data, so that weights can be allocated without initialisation.
+        inputs: parameters and sizes → inputs of `forward`, in positional order.
+        images: whether its input is an image, so that `channels_last` applies.
+        largest_batch: maximum planned batch.
+        trains: whether training steps are planned.
+        compiles: whether `torch.compile` is planned.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One member of a family with the sizes of one sample: what is built once and run often."""
+    """One member of a family with the sizes of one sample, which is built once and run often."""
 
     family: str
     parameters: Parameters
@@ -96,10 +97,10 @@ class Workload:
 
     @classmethod
     def parse(cls, model: str) -> Workload:
-        """Read what `model` printed.
+        """Return the workload for a name from `model`.
 
         Raises:
-            ValueError: if it is not of that form.
+            ValueError: if the name has another form.
         """
         head, _, sizes = model.removeprefix("own:").rpartition("@")
         zoo, _, name = head.partition(":")

@@ -1,7 +1,7 @@
-"""How families list their members: balanced samples of a product of choices, and sizes of inputs.
+"""Members of families: balanced samples of a product of choices, and input sizes.
 
-Pure Python, the same on every version: order comes from hashes and fixed strides, never from the
-state of a random generator.
+Pure Python with the same result in every version: the order comes from hashes and fixed strides,
+never from the state of a random generator.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataset.families.family import InputTensor, Parameters, Scalar, Sizes
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 SQUARES = (128, 160, 192, 256, 288, 320, 384, 96, 448, 512)
-"""Sides of images beside 224, which every image family gets first."""
+"""Sides of images in addition to 224, which comes first in every image family."""
 
 
 def spread(
@@ -24,8 +24,8 @@ def spread(
 ) -> list[dict[str, Scalar]]:
     """Return `count` members of the product of the axes, spread evenly over it.
 
-    Every axis is walked with its own irrational step (an R-sequence, Roberts 2018), so any prefix
-    covers each axis and each pair of axes evenly. Members that are not `valid` are passed over.
+    Every axis has its own irrational step (an R-sequence, Roberts 2018), so any prefix covers
+    each axis and each pair of axes evenly. Members that are not `valid` are skipped.
 
     Raises:
         ValueError: if the product has fewer valid members.
@@ -46,7 +46,7 @@ def spread(
 
 
 def _steps(dimensions: int) -> list[float]:
-    """Return powers of the root of x^(d+1) = x + 1, which fill d dimensions evenly."""
+    """Return powers of the root of x^(d+1) = x + 1, whose multiples fill d dimensions evenly."""
     root = 2.0
     for _ in range(60):
         root = (1 + root) ** (1 / (dimensions + 1))
@@ -54,12 +54,12 @@ def _steps(dimensions: int) -> list[float]:
 
 
 def number(member: Parameters) -> int:
-    """Return a number that depends on nothing but the parameters."""
+    """Return a number that depends on the parameters alone."""
     return zlib.crc32(repr(sorted(member.items())).encode())
 
 
 def rotate_choices(choices: Sequence[Sizes], member: Parameters, count: int) -> list[Sizes]:
-    """Return `count` of the choices, beginning at another one for each member."""
+    """Return `count` of the choices, starting at a different one for each member."""
     first = number(member)
     return [choices[(first + i) % len(choices)] for i in range(min(count, len(choices)))]
 

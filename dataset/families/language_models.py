@@ -1,8 +1,7 @@
 """Language models from their published sizes, without weights.
 
-Names are "hf:llama-2-7b@256", the number being the tokens of a sequence. Attention is one fused
-call; "hf:llama-2-7b-unfused@256" has its products, mask and softmax apart, as transformers ran it
-before version 4.36.
+Names are "hf:llama-2-7b@256", with the number of tokens in a sequence. Attention is one fused call;
+"hf:llama-2-7b-unfused@256" has separate products, mask and softmax, as in transformers before 4.36.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
     ),
     "mistral-7b": ("Mistral", {}),
 }
-"""Architecture, and what differs from the defaults of its configuration."""
+"""Architecture by name, and the differences from its default configuration."""
 
 
 def module_of(name: str, device: str = "meta") -> Any:
     """Return the module of a name such as "llama-2-7b-unfused"; on "meta" it has no memory.
 
     Raises:
-        ValueError: if the name is not known.
+        ValueError: if the name is unknown.
     """
     import torch
     import transformers

@@ -1,7 +1,7 @@
-"""The list of single operators that is measured, each with its sizes and batch.
+"""The list of measured single operators, each with its sizes and batch.
 
 The first hundred are the calibration pack: 40 matrix products, 25 convolutions, 10 attentions, 15
-element-wise, norm and softmax, and 10 that are bound by their launch.
+element-wise, norm and softmax operators, and 10 launch-bound ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataset.families.family import Parameters, Scalar, Sizes
 
 @dataclass(frozen=True)
 class Case:
-    """One operator to measure: member of a family, sizes of one sample, samples."""
+    """One operator to measure: member of a family, sizes of one sample, batch."""
 
     family: str
     parameters: Parameters
@@ -28,7 +28,7 @@ def dense(m: int, n: int, k: int, *, bias: bool = False) -> Case:
 
 
 def matmul(batch: int, m: int, n: int, k: int) -> Case:
-    """Return `batch` products of (m, k) and (k, n), both of them activations."""
+    """Return `batch` products of (m, k) and (k, n), both activations."""
     return Case("batch_matmul", {"m": m, "n": n, "k": k}, (m, k), batch)
 
 
@@ -55,13 +55,13 @@ def convolution(
 def attention(
     batch: int, heads: int, length: int, size: int, *, causal: bool = False, keys: int = 0
 ) -> Case:
-    """Return attention of `length` queries to as many keys, or to `keys` of them."""
+    """Return attention of `length` queries to the same number of keys, or to `keys`."""
     parameters: dict[str, Scalar] = {"heads": heads, "size": size, "causal": causal}
     return Case("attention", parameters, (length, keys or length), batch)
 
 
 def simple(family: str, batch: int, sizes: Sizes, **parameters: Scalar) -> Case:
-    """Return an operator whose input is `sizes` itself."""
+    """Return an operator whose input shape is `sizes`."""
     return Case(family, parameters, sizes, batch)
 
 
@@ -135,7 +135,7 @@ def _calibration_rest() -> Iterator[Case]:
 
 
 def ceiling_cases() -> list[Case]:
-    """Return what comes nearest to a device's peaks: a product of 8192³, and a copy of 256 MiB."""
+    """Return the operators closest to a device's peaks: a product of 8192³, a copy of 256 MiB."""
     return [dense(8192, 8192, 8192), simple("move", 64, (1024, 1024), name="copy")]
 
 

@@ -1,4 +1,4 @@
-"""Family "random_cells": what a search for architectures would meet."""
+"""Family "random_cells": architectures such as a search would propose."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def grid() -> list[dict[str, Scalar]]:
 
 
 def build(p: Parameters, sizes: Sizes) -> torch.nn.Module:
-    """Return the network; its wiring follows from the seed."""
+    """Return the network, with wiring determined by the seed."""
     from dataset.families.networks.random_cells import RandomCells
 
     return RandomCells(**p)

@@ -1,4 +1,4 @@
-"""Families "rnn" (stacks of LSTM and GRU) and "physics_rnn" (emulators of a column of air)."""
+"""Families "rnn" (stacks of LSTM and GRU) and "physics_rnn" (emulators of an air column)."""
 
 from __future__ import annotations
 

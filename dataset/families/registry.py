@@ -1,6 +1,6 @@
-"""All families by name, and how a workload becomes a module with weights, and its inputs.
+"""All families by name, and the construction of a workload's module and inputs.
 
-Importing this loads no framework: `build` and `make_inputs` do.
+Importing this module loads no framework; `build` and `make_inputs` do.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def family(name: str) -> Family:
     """Return a family of models or a class of operators.
 
     Raises:
-        UnknownNameError: if there is none of this name.
+        UnknownNameError: if the name is unknown.
     """
     known = {**FAMILIES, **OPERATORS, **ZOO}
     if name not in known:
@@ -92,23 +92,23 @@ def family(name: str) -> Family:
 
 
 def build(workload: Workload, device: torch.device | str) -> torch.nn.Module:
-    """Return the workload's module in evaluation mode, its weights made on the device.
+    """Return the workload's module in evaluation mode, with weights on the device.
 
-    Of our own families no initialising code runs: a module is laid out without memory, then filled
-    with random numbers of a size that keeps activations finite, also in half precision. Random and
-    not constant, because how many bits toggle is part of the power that a GPU draws.
+    For our own families no initialisation code runs: a module is created without memory, then
+    filled with random numbers of a scale that keeps activations finite, also in half precision.
+    They are random rather than constant, because a GPU's power depends on toggling bits.
 
     Args:
         workload: family, parameters and sizes.
-        device: "meta" leaves the module without memory, as the converter wants it.
+        device: device of the weights; "meta" for a module without memory, as for conversion.
 
     Raises:
         UnknownNameError: if the family is unknown.
-        ModuleNotFoundError: if it is a zoo that is not installed.
+        ModuleNotFoundError: if its zoo is not installed.
     """
     import torch
 
-    if workload.family in ZOO:  # they compute tables while they are built, and know their weights
+    if workload.family in ZOO:  # zoo models initialise themselves
         return family(workload.family).build(workload.parameters, workload.sizes).to(device)
     with torch.device("meta"):
         module = family(workload.family).build(workload.parameters, workload.sizes).eval()
@@ -121,7 +121,7 @@ def build(workload: Workload, device: torch.device | str) -> torch.nn.Module:
 
 
 def make_inputs(workload: Workload, batch: int, device: torch.device | str) -> tuple[Tensor, ...]:
-    """Return random inputs of `forward`: normal floats, or whole numbers below `high`."""
+    """Return random inputs of `forward`: normal floats, or integers below `high`."""
     import torch
 
     kind = family(workload.family)
@@ -141,7 +141,7 @@ def _fill(module: torch.nn.Module) -> None:
             fan_in = parameter.numel() // parameter.shape[0]
             parameter.normal_(0.0, fan_in**-0.5)
         elif "bias" in name.rpartition(".")[2]:
-            parameter.normal_(0.0, 0.1)  # keeps deep networks from fading to zero
+            parameter.normal_(0.0, 0.1)  # keeps activations of deep networks from vanishing
         else:
             parameter.fill_(1.0)
     for part in module.modules():

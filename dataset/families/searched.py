@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def architecture(name: str, sizes: Sizes | None = None, **fixed: Scalar) -> Architecture:
-    """Return a family with an axis for each parameter, of all values that its members have.
+    """Return a family as an architecture with an axis per parameter, of its members' values.
 
-    Not every combination is a member of the family, nor need it make sense: what cannot be built
+    Not every combination is a member of the family or even valid: one that cannot be built
     becomes a row with its reason.
 
     Args:
-        name: of the family.
-        sizes: of one sample; None takes the first that suit the family's first member.
-        fixed: parameters with one value, such as version=2 of "mobilenet".
+        name: name of the family.
+        sizes: sizes of one sample; None for the first sizes of the family's first member.
+        fixed: parameters with a fixed value, such as version=2 of "mobilenet".
 
     Raises:
         UnknownNameError: if there is no such family.
@@ -55,7 +55,7 @@ def _build(name: str, sizes: Sizes, **parameters: Any) -> torch.nn.Module:
 
 
 def _input(name: str, sizes: Sizes, parameters: Parameters) -> Sizes | dict[str, Sizes]:
-    """Return the sizes of the only input, or those of each by its name in `forward`."""
+    """Return the sizes of the only input, or of each input by name."""
     import torch
 
     inputs = family(name).inputs(parameters, sizes)

@@ -143,7 +143,7 @@ def _build(name: str) -> Callable[[Parameters, Sizes], torch.nn.Module]:
 
 
 def build_translator(p: Parameters, sizes: Sizes) -> torch.nn.Module:
-    """Return the network, whose tables of positions fit both lengths."""
+    """Return the network, with position tables for both lengths."""
     from dataset.families.networks.signals import Translator
 
     return Translator(length=sizes[0], target=sizes[1], **p)

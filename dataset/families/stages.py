@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def poolformer_grid() -> list[dict[str, Scalar]]:
-    """Return S12 to M36 and members that pool wider, or mix in other ways in late stages."""
+    """Return S12 to M36 and members with wider pooling, or other mixers in late stages."""
     usual: dict[str, Scalar] = {
         "kernel": 3,
         "mlp_ratio": 4.0,
@@ -45,7 +45,7 @@ def poolformer_grid() -> list[dict[str, Scalar]]:
 
 
 def poolformer(p: Parameters, sizes: Sizes) -> torch.nn.Module:
-    """Return PoolFormer; its last two stages mix by `late`."""
+    """Return PoolFormer, with the mixer `late` in its last two stages."""
     from dataset.families.networks.metaformer import MetaFormer
 
     late = str(p["late"])
@@ -124,7 +124,7 @@ def convnext_grid() -> list[dict[str, Scalar]]:
 
 
 def convnext(p: Parameters, sizes: Sizes) -> torch.nn.Module:
-    """Return ConvNeXt, with global response norm as in its second version if asked."""
+    """Return ConvNeXt, optionally with the global response norm of version 2."""
     from dataset.families.networks.metaformer import ConvNext
 
     return ConvNext(**{**p, "depths": numbers(str(p["depths"]))})
@@ -162,7 +162,7 @@ def swin_grid() -> list[dict[str, Scalar]]:
 
 
 def swin(p: Parameters, sizes: Sizes) -> torch.nn.Module:
-    """Return the network; its masks depend on the size of the image."""
+    """Return the network, whose masks depend on the image size."""
     from dataset.families.networks.swin import Swin
 
     return Swin(image=(sizes[0], sizes[1]), **{**p, "depths": numbers(str(p["depths"]))})

@@ -1,4 +1,4 @@
-"""What the operators of a forward pass write, counted as it runs on the meta device."""
+"""Counts of operators and written bytes of a forward pass on the meta device."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.utils._pytree import tree_leaves
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 KERNELS_PER_STEP = 2
-"""Launches of a recurrent layer for each step in time: a product and what follows it."""
+"""Kernel launches of a recurrent layer per time step: a product and element-wise work."""
 
 
 class OperatorTally(TorchDispatchMode):
-    """Sums over operators, views left out.
+    """Sums over all operators except views.
 
     Attributes:
-        written: bytes of their outputs.
-        peak: bytes of inputs and outputs of the largest.
-        operators: how many ran.
+        written: bytes of all outputs.
+        peak: maximum bytes of inputs and outputs of one operator.
+        operators: number of operators that ran.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class OperatorTally(TorchDispatchMode):
         return result
 
     def add(self, inputs: object, outputs: object) -> None:
-        """Count one operator; weights are no part of a sample's cost."""
+        """Count one operator, without its weights."""
         read = sum(t.nbytes for t in _tensors(inputs) if not t.requires_grad)
         written = sum(t.nbytes for t in _tensors(outputs))
         self.written += written
@@ -50,10 +50,10 @@ class OperatorTally(TorchDispatchMode):
 
 
 class FusedOperators(TorchFunctionMode):
-    """Counts attention and recurrent layers as a GPU runs them, not in the pieces that meta does.
+    """Counts attention and recurrent layers as GPU kernels, not as decomposed on meta.
 
-    Attention never writes its scores there; a recurrent layer is one call with some launches for
-    each step in time.
+    Fused attention does not write its scores; a recurrent layer is one call with a few launches
+    per time step.
     """
 
     def __init__(self, tally: OperatorTally) -> None:

@@ -103,12 +103,12 @@ def _heads_fit(p: Parameters) -> bool:
 
 
 def build_encoder(p: Parameters, sizes: Sizes) -> torch.nn.Module:
-    """Return the encoder: every token sees every other."""
+    """Return the encoder, with attention between all tokens."""
     return _build({**p, "causal": False, "bias": True, "kv_share": 1}, sizes)
 
 
 def build_decoder(p: Parameters, sizes: Sizes) -> torch.nn.Module:
-    """Return the decoder: a token sees those before it; scores for the next."""
+    """Return the decoder, with causal attention and scores of the next token."""
     return _build({**p, "causal": True, "output": "scores"}, sizes)
 
 

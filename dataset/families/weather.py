@@ -44,7 +44,7 @@ def fields(p: Parameters, sizes: Sizes) -> tuple[InputTensor, ...]:
 
 
 def transformer_grid() -> list[dict[str, Scalar]]:
-    """Return members with patches of 4 to 16 places."""
+    """Return members with patches of 4 to 16 grid points."""
     return spread(
         24,
         lambda p: int(p["width"]) % int(p["heads"]) == 0,
@@ -61,13 +61,13 @@ def transformer_grid() -> list[dict[str, Scalar]]:
 
 
 def transformer_sizes(p: Parameters) -> list[Sizes]:
-    """Return grids of at most some 12,000 patches."""
+    """Return grids of at most about 12,000 patches."""
     patch = int(p["patch"])
     return [g for g in rotate_choices(GRIDS, p, len(GRIDS)) if g[0] * g[1] / patch**2 < 12_000][:4]
 
 
 def transformer(p: Parameters, sizes: Sizes) -> torch.nn.Module:
-    """Return the transformer, whose table of positions fits the grid."""
+    """Return the transformer, with a position table for the grid."""
     from dataset.families.networks.signals import FieldTransformer
 
     return FieldTransformer(grid=(sizes[0], sizes[1]), **p)

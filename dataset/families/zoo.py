@@ -1,8 +1,8 @@
-"""Architectures that everybody knows, as their zoos build them: families "timm" and "hf".
+"""Well-known architectures as built by their zoos: families "timm" and "hf".
 
-They are not part of the families that take turns: the plan has them once, near its beginning, so
-that a set can be compared with other people's tables. Where the zoo is not installed, their points
-are skipped with that reason.
+They do not take turns with the other families: the plan has them once, near its beginning, so that
+a set can be compared with published tables. If the zoo is not installed, their points are skipped
+with that reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IMAGE_MODELS = (
     "mnasnet_100",
     "visformer_small",
 )
-"""One of each family of deliverable D3.5, and a ConvNeXt."""
+"""One model of each family of deliverable D3.5, and a ConvNeXt."""
 TEXT_MODELS = ("bert-base",)
 TEXT_VOCABULARY = 30_000
 

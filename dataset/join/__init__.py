@@ -1,1 +1,1 @@
-"""What both builds share: graphs, keys and totals of models, splits, manifests."""
+"""Shared parts of both builds: graphs, keys and totals of models, splits, manifests."""

@@ -11,7 +11,7 @@ from dippm.model.graph.model_graph import ModelGraph
 
 
 class GraphStore:
-    """A folder that `dataset.raw_graphs` filled; the last few graphs stay in memory."""
+    """A folder written by `dataset.raw_graphs`, with the most recent graphs in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -21,7 +21,7 @@ class GraphStore:
         return raw_graphs.path_of(key, self.folder).is_file()
 
     def refused(self, key: str) -> bool:
-        """Tell whether a conversion was tried and ended in a reason."""
+        """Return whether a conversion was tried and failed with a reason."""
         return raw_graphs.error_path_of(key, self.folder).is_file()
 
     def __getitem__(self, key: str) -> ModelGraph:

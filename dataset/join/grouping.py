@@ -1,6 +1,6 @@
-"""What keeps a split free of leaks: the curated family of a name, the architecture of a graph.
+"""Grouping keys for splits without leaks: family by name, architecture by graph.
 
-Two keys decide what may stand on both sides of a split. A family is a judgement, written down in
+Two keys decide which rows may be on both sides of a split. A family is a judgement, recorded in
 `families.toml`. An architecture is a fact: the graph without batch, spatial sizes, precision and
 parameter values.
 """
@@ -34,23 +34,23 @@ SIZE_ATTRIBUTES = frozenset(
         "padding",
     }
 )
-"""Attributes that follow the image size or sequence length ("same" padding does), or only say
-how axes are named."""
+"""Attributes that depend on image size or sequence length (as "same" padding does), or only name
+axes."""
 SIZE_ATTRIBUTES_OF = {
     "batch_matmul": frozenset({"k"}),
     "group_norm": frozenset({"normalized_size"}),
     "instance_norm": frozenset({"normalized_size"}),
     "avg_pool": frozenset({"kernel", "strides"}),
 }
-"""More of them, for operators where they are no weight."""
+"""More such attributes, for operators in which they do not belong to weights."""
 MOVES = frozenset({"pad", "roll", "transpose", "cast", "dynamic_slice"})
-"""Operators that come and go with the image size or the precision."""
+"""Operators whose presence depends on image size or precision."""
 
 
 def family_of(model: str) -> str:
     """Return the family of a model name such as "timm:resnet50.a1_in1k@224".
 
-    A model of our own generators ("own:resnet(depth=18)@224x224") says its family itself.
+    The name of our own models ("own:resnet(depth=18)@224x224") contains the family.
 
     Raises:
         UnknownNameError: if no pattern of `families.toml` fits.
@@ -71,7 +71,7 @@ def family_of(model: str) -> str:
 
 
 def bare_name(model: str) -> str:
-    """Return a model's name without zoo, size, weight tag and re-training prefix, lower case."""
+    """Return a model's name in lower case without zoo, size, weight tag and training prefix."""
     zoo, _, rest = model.rpartition(":")
     name = (zoo if zoo == "hwgpt" else rest).split("@")[0].split(".")[0].casefold()
     _, prefixes, _ = _table()
@@ -85,16 +85,16 @@ def bare_name(model: str) -> str:
 
 
 def family_version() -> str:
-    """Return the version of the table, which split files carry."""
+    """Return the version of the family table, which split files contain."""
     return _table()[2]
 
 
 def architecture_id(graph: ModelGraph) -> str:
-    """Return the same 16 letters for graphs that differ in sizes of the input only.
+    """Return an id of 16 letters, equal for graphs that differ only in input sizes.
 
-    Kept: compute operators in order, their data flow, and every attribute that is part of the
-    weights or the wiring (channels, kernels, strides, groups, heads). Left out: batch, image
-    size, sequence length, precision, parameter values, and operators that only rearrange data.
+    It covers compute operators in order, their data flow, and every attribute that belongs to
+    weights or wiring (channels, kernels, strides, groups, heads). It ignores batch, image size,
+    sequence length, precision, parameter values, and operators that only rearrange data.
     """
     readers = _flow(graph)
     document = [
@@ -116,7 +116,7 @@ def _is_move(node: OpNode) -> bool:
 
 
 def _flow(graph: ModelGraph) -> list[list[int]]:
-    """Return, for each node, the nearest producers that compute, counted among those alone."""
+    """Return the nearest compute producers of each node, numbered among compute nodes."""
     count, number = 0, {}
     for i, node in enumerate(graph.nodes):
         if not _is_move(node):

@@ -1,8 +1,8 @@
-"""The splits by which the default predictor is judged, and the hashes that bind its errors to them.
+"""The splits for judging the default predictor, and the hashes that tie its errors to them.
 
-Rows of whole models, of single operators and of chains of a few are split together where all have
-the key, so that one fit serves every question of a split. Operators and chains are no families of
-models: where families are held out, all of them train.
+Rows of whole models, single operators and short chains are split together if all have the key, so
+that one fit serves every question of a split. Operators and chains do not belong to families of
+models: if families are held out, all of them train.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ GPU_GROUPS = {
     "H100": ("H100-SXM-80GB", "H100-PCIe-80GB"),
     "RTX-3090": ("RTX-3090", "RTX-3090-Ti"),
 }
-"""Variants of one chip are held out together."""
+"""Variants of one chip, which are held out together."""
 HELD_OUT_GPUS = ("A100", "H100", "RTX-3090", "RTX-4090", "RTX-5090")
 LARGEST_SCALE = "l"
 
 TRAINING_ONLY = ("deepbench", "sd_webui")
-"""Sources that do not run as a user does: they train the law that all GPUs share, but no effect of
-a GPU, and are never held out. DeepBench times the fastest of cuDNN's algorithms, which PyTorch does
-not look for, and reports of Stable Diffusion come from desktops that did other work."""
+"""Sources with conditions unlike a user's: they train the law common to all GPUs but no effect of a
+GPU, and are never held out. DeepBench times the fastest of cuDNN's algorithms, for which PyTorch
+does not search, and reports of Stable Diffusion come from desktops with other work."""
 
 SPLITS = {
     "L": "L laboratory held out",
@@ -45,11 +45,11 @@ SPLITS = {
     "S3a": "S3a GPU held out, with its variants",
     "S6": "S6 largest GPTs held out",
 }
-"""Names for people."""
+"""Names of the splits in text."""
 
 
 def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
-    """Return every split of the rows that the default predictor learns from.
+    """Return every split of the default predictor's training rows.
 
     Args:
         table: "row_id", "source", "gpu", "arch_id", "family_id", "is_model", "scale", "point" if
@@ -74,12 +74,12 @@ def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
 
 
 def laboratory_out(table: pd.DataFrame) -> Split:
-    """L: one source out wholly, on all its GPUs; tested on those that another source teaches.
+    """L: one source held out on all GPUs, tested on GPUs that another source trains.
 
-    It is what the user of another laboratory gets: nothing of its software, driver and machines is
-    known. A GPU of which no other source has a row would be S3a's question, so its rows of the
-    source neither train nor test. Sources of TRAINING_ONLY teach nothing of a GPU, and what they
-    measured is not what a user gets: they are never held out.
+    This is the case of a user in another laboratory, whose software, driver and machines are
+    unknown. A GPU without rows of another source would be S3a's question, so its rows of this
+    source neither train nor test. Sources of TRAINING_ONLY train nothing about a GPU and differ
+    from a user's conditions, so they are never held out.
     """
     split = one_out(table, "L", "source")
     as_users = table[~table["source"].isin(TRAINING_ONLY)]
@@ -100,6 +100,6 @@ def hashes_of(splits: dict[str, Split], folder: Path) -> dict[str, str]:
 
 
 def committed_hashes() -> dict[str, str]:
-    """Return the hashes that the published errors belong to."""
+    """Return the hashes of the splits behind the published errors."""
     found: dict[str, str] = json.loads(HASHES.read_text(encoding="utf-8"))
     return found

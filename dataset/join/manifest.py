@@ -1,4 +1,4 @@
-"""What the manifests of both builds say alike."""
+"""Common parts of the manifests of both builds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 
 def counts_of(models: pd.DataFrame) -> dict[str, int]:
-    """Return how many models were described, and what they amount to."""
+    """Return the number of described models, and their totals."""
     return {
         "models": len(models),
         "models_with_graph": int(models["arch_id"].notna().sum()),
@@ -27,5 +27,5 @@ def sha256_of_file(path: Path) -> str:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a document for people and programs."""
+    """Write a document as indented JSON."""
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

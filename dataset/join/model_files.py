@@ -1,7 +1,7 @@
-"""Models that are files of the user's own, by names such as "file:/models/net.onnx@3,224,224#1f…".
+"""Models in the user's own files, by names such as "file:/models/net.onnx@3,224,224#1f…".
 
-The name says the sizes of one sample, and the SHA-256 of the file's content: another model at the
-same place is another name.
+The name contains the sizes of one sample and the SHA-256 of the file's content: another model at
+the same path has another name.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def is_file(spec: str) -> bool:
 
 
 def stem_of(spec: str) -> str:
-    """Return a file name that no other spec has."""
+    """Return a file name that is unique to the spec."""
     return f"{ZOO}.{_path(spec).name}.{hashlib.sha256(spec.encode()).hexdigest()[:16]}"
 
 
 def family_of_file(spec: str) -> str:
-    """Return the family of a file: each is one of its own, by its name."""
+    """Return the family of a file: each file name is its own family."""
     return f"{ZOO}-{_path(spec).stem}"
 
 
 def convert_file(spec: str) -> RawGraph:
-    """Convert the file; nothing in it is run.
+    """Convert the file without running code in it.
 
     Raises:
-        ValueError: if it is another file by now.
-        ModelFileError: if it cannot become a graph.
+        ValueError: if the file has changed.
+        ModelFileError: if it cannot be converted.
     """
     found = SPEC.fullmatch(spec)
     if found is None:

@@ -1,4 +1,4 @@
-"""Models by name → keys and totals of their graphs, and the rows that meet them."""
+"""Models by name → keys and totals of their graphs, and the join with rows."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TOTALS = (
 
 
 def describe(spec: str, graphs: Path) -> dict[str, Any]:
-    """Return the keys and totals of a model, or the reason why there are none.
+    """Return the keys and totals of a model, or the reason for a missing graph.
 
     Args:
-        spec: for instance "timm:resnet50@224".
-        graphs: folder that `dataset.raw_graphs` filled.
+        spec: name such as "timm:resnet50@224".
+        graphs: folder written by `dataset.raw_graphs`.
     """
     record: dict[str, Any] = {"model": spec, "graph_version": GRAPH_VERSION}
     try:
@@ -57,7 +57,7 @@ def describe(spec: str, graphs: Path) -> dict[str, Any]:
 
 
 def totals(graph: ModelGraph) -> dict[str, float]:
-    """Return the sums that predictors without a graph see, for one sample."""
+    """Return totals of one sample, the inputs of predictors without a graph."""
     written = sum(node.bytes_written for node in graph.nodes)
     compute = sum(operator(node.op).category == "compute" for node in graph.nodes)
     count = graph.histogram()
@@ -77,9 +77,9 @@ def totals(graph: ModelGraph) -> dict[str, float]:
 def describe_all(
     specs: Iterable[str], graphs: Path, cache: Path, workers: int = 2
 ) -> Iterator[dict[str, Any]]:
-    """Describe models, keeping results in a file of JSON lines; yields each as it is known.
+    """Yield descriptions of models, cached in a file of JSON lines.
 
-    Results of another graph version, and models that had no raw graph, are made again.
+    Results of another graph version, and models without a raw graph, are computed again.
     """
     known = {}
     if cache.is_file():

@@ -6,9 +6,9 @@ Specs are "timm:resnet50@224", "torchvision:resnet50@224" and "hf:bert-base@128"
 is the image size or the sequence length, "gpt:..." as `dataset.measured.gpt` says, "nb101:..." as
 `dataset.measured.nasbench101` does, "sd:unet-v1@64" as `dataset.measured.stable_diffusion` does,
 "kernelbench:<trace>", and "own:family(name=value,...)@sizes" for the workloads of
-`dataset.families`. One file for each, compressed JSON; a model that cannot be converted leaves a
-file with the reason instead, so that a second run does only what is missing. Weights are never
-made: models stand on the meta device.
+`dataset.families`. Each has one file of compressed JSON; a model that cannot be converted has a
+file with the reason instead, so that a second run converts only missing ones. Weights are never
+allocated: models are on the meta device.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SOURCES = (
     "ecnas",
 )
 MODELS_PER_WORKER = 50
-LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included
+LONGEST_STEM = 200  # a file name may have 255 bytes, suffixes included
 OTHER_MODELS = (
     "torchvision:resnet50@224",
     "torchvision:vit_b_16@224",
@@ -60,19 +60,19 @@ OTHER_MODELS = (
         for size, pixels in enumerate((224, 240, 260, 300, 380))
     ),
 )
-"""Models of which MIGPerf, D3.5 and Fischer measured memory or power, by other names than these."""
+"""Models whose memory or power MIGPerf, D3.5 and Fischer measured, under other names."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOutcome:
-    """What became of a model: `error` is empty if its graph is on disk."""
+    """Outcome of a model's conversion; `error` is empty if its graph is on disk."""
 
     spec: str
     error: str = ""
 
 
 def cache_dir() -> Path:
-    """Return where raw graphs lie by default: in the user's cache."""
+    """Return the default folder of raw graphs, in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "dippm" / "raw_graphs"
 
@@ -90,7 +90,7 @@ def path_of(spec: str, folder: Path) -> Path:
 
 
 def error_path_of(spec: str, folder: Path) -> Path:
-    """Return the file that holds the reason if a spec could not be converted."""
+    """Return the file with the reason for a failed conversion of a spec."""
     path = path_of(spec, folder)
     return path.with_name(path.name + ".err")
 
@@ -99,7 +99,7 @@ def read(spec: str, folder: Path) -> RawGraph:
     """Return the raw graph of a spec.
 
     Raises:
-        FileNotFoundError: if it was not made, or could not be; the message has the reason.
+        FileNotFoundError: if it was not or could not be converted, with the reason.
     """
     error, path = error_path_of(spec, folder), path_of(spec, folder)
     if error.is_file():
@@ -111,7 +111,7 @@ def read(spec: str, folder: Path) -> RawGraph:
 
 
 def write(spec: str, text: str, folder: Path) -> None:
-    """Keep the raw graph of a spec, as JSON, in place of the reason why there was none."""
+    """Write the raw graph of a spec as JSON, and remove an earlier failure's reason."""
     path = path_of(spec, folder)
     partial = path.with_name(path.name + ".part")
     with gzip.open(partial, "wt", compresslevel=3, encoding="utf-8") as file:
@@ -124,13 +124,13 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
     """Convert a model by name; imports its zoo, torch and TVM.
 
     Args:
-        spec: its name.
-        data_dir: folder of the measured tables, for the problems of KernelBench.
+        spec: name of the model.
+        data_dir: folder of the measured tables, with the problems of KernelBench.
 
     Raises:
-        ValueError: if the spec names no known zoo or lacks its image size, or if its graph could
-            not say what was timed.
-        RuntimeError: if the zoo does not know the model.
+        ValueError: if the spec names no known zoo or lacks its image size, or if a graph could not
+            describe what was timed.
+        RuntimeError: if the model is unknown to the zoo.
     """
     import torch
 
@@ -164,9 +164,9 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
 def build(
     specs: Iterable[str], folder: Path, workers: int = 2, data_dir: Path | None = None
 ) -> Iterator[BuildOutcome]:
-    """Convert what is missing in a folder; yields each model as it is done or was found done.
+    """Convert models that a folder lacks; yield each model when it is done or found.
 
-    A model whose earlier conversion failed is not tried again: delete its ".err" file for that.
+    A model whose conversion failed earlier is not retried: delete its ".err" file for that.
     """
     folder.mkdir(parents=True, exist_ok=True)
     todo = []
@@ -186,9 +186,9 @@ def build(
 
 
 def specs_of(sources: Iterable[str], data_dir: Path | str | None = None) -> list[str]:
-    """Return the models that the tables of some sources name, without repetition.
+    """Return the models named in the tables of some sources, without duplicates.
 
-    A source whose tables are not on this machine names none, see `absent`.
+    Sources without tables on this machine are skipped, see `absent`.
     """
     from dataset.measured import sources as readers
 
@@ -227,17 +227,17 @@ NAMES = {
     "optimum_benchmark": _language_models,
     "ecnas": _sampled_cells,
 }
-"""Sources whose rows do not name their graphs, or of which a sample is converted."""
+"""Functions for sources whose rows do not name graphs, or that are converted as a sample."""
 
 
 def _convert_to_file(task: tuple[str, Path, Path | None]) -> BuildOutcome:
     spec, folder, data_dir = task
     warnings.filterwarnings("ignore")
-    if path_of(spec, folder).is_file():  # by another run on the same folder
+    if path_of(spec, folder).is_file():  # converted by another run on the same folder
         return BuildOutcome(spec)
     try:
         text = convert(spec, data_dir).to_json()
-    except Exception as error:  # one model of a zoo must not stop the others
+    except Exception as error:  # a failing model must not stop the others
         reason = f"{type(error).__name__}: {error}"[:1000]
         error_path_of(spec, folder).write_text(reason, encoding="utf-8")
         return BuildOutcome(spec, reason)
@@ -318,7 +318,7 @@ def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:
             raise
         model = timm.create_model(name).eval().to("meta")
     except (NotImplementedError, TypeError, ValueError):
-        # Some models compute tables while they are built, which needs real numbers.
+        # Some models compute tables at construction, which needs real numbers.
         model = timm.create_model(name).eval().to("meta")
     config = model.pretrained_cfg
     return model, int(config.get("input_size", (3, size, size))[0])

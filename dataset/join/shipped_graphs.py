@@ -1,11 +1,11 @@
-"""Raw graphs that come with the repository: most models of the tables need no conversion.
+"""Raw graphs in the repository: most models of the tables need no conversion.
 
-    python -m dataset.raw_graphs --out GRAPHS         # takes them from here, converts what is left
-    python -m dataset.raw_graphs --out EMPTY --ship   # converts all, and writes them here
+    python -m dataset.raw_graphs --out GRAPHS         # unpacks these, converts the rest
+    python -m dataset.raw_graphs --out EMPTY --ship   # converts all, and writes this file
 
-A line of JSON for each model, after one that says what made them. Models of a family are nearly
-alike, so the lines of two thousand models take a few MB when they are compressed together.
-Conversions would take two cores an hour.
+The file has one line of JSON per model, after a line with the versions of the libraries. Models of
+a family are similar, so two thousand lines compress to a few MB. Converting them would take two
+cores an hour.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from dippm.model.relax.raw_graph import RAW_GRAPH_VERSION
 SHIPPED = Path(__file__).parents[1] / "graphs" / "models.jsonl.xz"
 LIBRARIES = ("torch", "torchvision", "timm", "transformers")
 NOT_SHIPPED = ("kernelbench:",)
-"""Graphs of other people's files stay with those files."""
+"""Prefixes of models whose graphs are not redistributed."""
 GRAPH = ',"graph":'
-"""Where a line is cut without parsing its graph: no JSON string has it."""
+"""Separator before the graph in a line, which occurs in no JSON string."""
 
 
 def ship(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> int:
-    """Write the graphs of a folder that may be shipped; return how many.
+    """Write the shippable graphs of a folder to the file; return their number.
 
     Args:
-        specs: names of models; those without a graph are left out.
-        folder: of raw graphs.
-        path: to write.
+        specs: names of models; those without a graph are skipped.
+        folder: folder of raw graphs.
+        path: path of the file to write.
     """
     chosen = sorted(
         spec
@@ -55,12 +55,12 @@ def ship(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> int:
 def unpack(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> list[str]:
     """Write the shipped graphs that a folder lacks, and return their specs.
 
-    Graphs of another version of the format are left where they are: there is nothing to take.
+    If the file has another format version, nothing is written.
 
     Args:
-        specs: names of the models that are wanted.
-        folder: of raw graphs; made if missing.
-        path: what `ship` wrote.
+        specs: names of the requested models.
+        folder: folder of raw graphs; created if missing.
+        path: file written by `ship`.
     """
     wanted = {spec for spec in specs if not path_of(spec, folder).is_file()}
     written: list[str] = []
@@ -84,12 +84,12 @@ def recorded_versions(path: Path = SHIPPED) -> dict[str, str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of the libraries that are here, whatever they were built for."""
+    """Return the installed versions of these libraries, without local build labels."""
     return {name: version(name).partition("+")[0] for name in LIBRARIES}
 
 
 def graphs(path: Path = SHIPPED) -> Iterator[tuple[str, str]]:
-    """Yield specs and raw graphs, as JSON; nothing if they are of another version of the format."""
+    """Yield specs and raw graphs as JSON; none if the file has another format version."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         if json.loads(file.readline())["raw_graph_version"] != RAW_GRAPH_VERSION:
             return

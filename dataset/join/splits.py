@@ -1,7 +1,7 @@
-"""Splits as files: which rows train, which stop early, which test.
+"""Splits as files: rows for training, validation and test.
 
-The rule of all of them: a row enters the test side if any of its keys is held out. So an
-architecture under test never trains, under whatever name or family it appears.
+In all of them a row belongs to the test side if any of its keys is held out. So an architecture
+under test never trains, under any name or family.
 
 Names as in the evaluation protocol: S0 random; S1 by architecture, 5 folds; S2 one family out, and
 S2-20 with 20 folds of whole families; S3a one GPU out; S3b GPU and family both unseen; S4 one mode
@@ -29,13 +29,13 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One part of a split; what is in none of its lists trains.
+    """One part of a split; rows in none of its lists train.
 
     Attributes:
-        name: what is held out, for instance a family.
-        test: row ids.
+        name: held-out value, such as a family.
+        test: row ids for the test.
         validation: row ids for early stopping, grouped like the test part.
-        left_out: row ids that may neither train nor test here.
+        left_out: row ids that neither train nor test in this fold.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Split:
 
     Attributes:
         name: "S0" ... "S5".
-        keys: columns that were held out together.
-        seed: of every random choice.
-        data: source, rows and SHA-256 of the rows that were split.
+        keys: columns that are held out together.
+        seed: seed of every random choice.
+        data: source, number and SHA-256 of the rows.
         families: version of the family table.
         rows: all row ids, in the order of the table.
-        folds: at least one.
+        folds: the folds, at least one.
     """
 
     name: str
@@ -80,10 +80,10 @@ class Split:
 
     @classmethod
     def load(cls, path: Path) -> Split:
-        """Read what `save` wrote.
+        """Return the split in a file written by `save`.
 
         Raises:
-            ValueError: if the file is of another schema.
+            ValueError: if the file has another schema.
         """
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.pop("schema", None) != SCHEMA:
@@ -93,9 +93,9 @@ class Split:
 
 
 def random_split(table: pd.DataFrame, seed: int = SEED) -> Split:
-    """S0: 70 % train, 15 % validation, 15 % test, no key respected.
+    """S0: 70 % train, 15 % validation, 15 % test, at random without grouping.
 
-    Rows of one "point", if the table has the column, were measured at once and stay together.
+    Rows of one "point", if the table has the column, were measured together and stay together.
     """
     points = table["point" if "point" in table else "row_id"]
     unique = points.unique()
@@ -118,7 +118,7 @@ def by_architecture(table: pd.DataFrame, n_folds: int = 5, seed: int = SEED) -> 
 
 
 def family_out(table: pd.DataFrame, n_folds: int | None = None, seed: int = SEED) -> Split:
-    """S2: one fold for each family, or `n_folds` folds of whole families of like size.
+    """S2: one fold per family, or `n_folds` folds of whole families of similar size.
 
     Needs the columns "family_id" and "arch_id".
     """
@@ -133,10 +133,10 @@ def family_out(table: pd.DataFrame, n_folds: int | None = None, seed: int = SEED
 
 
 def one_out(table: pd.DataFrame, name: str, key: str, seed: int = SEED) -> Split:
-    """S3a (key "gpu"), S4 ("mode", "precision", "layout") or S5 ("source"): one value out.
+    """S3a (key "gpu"), S4 ("mode", "precision", "layout") or S5 ("source"): one value held out.
 
-    The models under test are seen under the other values; only the value is new. The validation
-    part is taken by architecture if the table has "arch_id", else at random.
+    The models under test occur in training with other values; only the value is new. The
+    validation part is grouped by architecture if the table has "arch_id", else random.
     """
     folds = [
         _fold(table, str(value), {key: [value]}, seed=seed, close=False)
@@ -146,9 +146,9 @@ def one_out(table: pd.DataFrame, name: str, key: str, seed: int = SEED) -> Split
 
 
 def gpu_and_family_out(table: pd.DataFrame, n_folds: int = 5, seed: int = SEED) -> Split:
-    """S3b: GPU and family both unseen, for each GPU and each of `n_folds` sets of families.
+    """S3b: GPU and family both unseen, for each GPU and each of `n_folds` groups of families.
 
-    Rows with one of the two held out neither train nor test.
+    Rows with only one of the two held out neither train nor test.
     """
     folds = []
     for gpu in sorted(table["gpu"].unique()):
@@ -164,14 +164,14 @@ def gpu_and_family_out(table: pd.DataFrame, n_folds: int = 5, seed: int = SEED) 
 def size_extrapolation(
     table: pd.DataFrame, size: str, share: float = 0.2, seed: int = SEED
 ) -> Split:
-    """S6: the largest `share` of rows by a column such as FLOPs, and all of their architectures."""
+    """S6: the largest `share` of rows by a column such as FLOPs, with their architectures."""
     large = table[size] > table[size].quantile(1 - share)
     fold = _fold(table.assign(_large=large), "large", {"_large": [True]}, seed=seed)
     return _split("S6", (size,), table, [fold], seed=seed)
 
 
 def sha256_of(table: pd.DataFrame) -> str:
-    """Return a hash of what was measured: ids, conditions and labels."""
+    """Return a hash of the measurements: ids, conditions and labels."""
     columns = ["row_id", "gpu", "precision", "mode", "model", "operator", "batch", "latency_ms"]
     text = table[[c for c in columns if c in table]].to_csv(index=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -201,14 +201,14 @@ def _fold(
 
 
 def _closed(table: pd.DataFrame, chosen: pd.Series[bool]) -> pd.Series[bool]:
-    """Return `chosen` with every other row of a chosen architecture."""
+    """Return `chosen` extended to all rows of each chosen architecture."""
     if "arch_id" not in table:
         return chosen
     return chosen | table["arch_id"].isin(table["arch_id"][chosen].unique())
 
 
 def _deal(keys: pd.Series[Any], n_parts: int, seed: int) -> list[list[Any]]:
-    """Deal groups into parts of like row counts: large groups first, ties at random."""
+    """Distribute groups over parts of similar row counts: large groups first, ties at random."""
     counts = keys.value_counts().sort_index()
     order = np.random.default_rng(seed).permutation(len(counts))
     shuffled = counts.iloc[order].sort_values(ascending=False, kind="stable")
@@ -222,9 +222,9 @@ def _deal(keys: pd.Series[Any], n_parts: int, seed: int) -> list[list[Any]]:
 
 
 def _take(keys: pd.Series[Any], share: float, seed: int) -> list[Any]:
-    """Return groups drawn at random that together have about `share` of the rows.
+    """Return randomly drawn groups that together have about `share` of the rows.
 
-    A group that alone would exceed it stays, so that training never loses a dominant family.
+    A group that alone would exceed it is not drawn, so that training keeps a dominant family.
     """
     counts = keys.value_counts().sort_index()
     room = share * len(keys)

@@ -1,1 +1,1 @@
-"""Measurements that others published: their tables in one schema, and graphs of their rows."""
+"""Published measurements of others: their tables in one schema, and graphs of their rows."""

@@ -1,11 +1,11 @@
-"""The GPTs of HW-GPT-Bench as modules of our own: which of them are learned from, and by what name.
+"""The GPTs of HW-GPT-Bench as modules of our own: training sample and names.
 
-A decoder as the source and its settings describe it: embedding; blocks; a final layer norm and an
-untied output layer without bias. A block adds attention and a gated MLP, each behind a layer norm
-of its own, to its input at once. Queries, keys and values come from one product; rotary positions
-turn a quarter of the 64 dimensions of a head, by tables of cosines and sines; attention is causal.
+A decoder as described by the source and its settings: embedding; blocks; a final layer norm and an
+untied output layer without bias. A block adds attention and a gated MLP in parallel, each after its
+own layer norm, to its input. Queries, keys and values come from one product; rotary embeddings
+cover a quarter of the 64 dimensions of a head, by tables of cosines and sines; attention is causal.
 
-A name says the whole architecture, so that it can be built on any machine:
+A name contains the whole architecture, so that it can be built on any machine:
 "gpt:768x2(heads=4-12,ratios=2-4,bias=1)@1024" has two blocks of width 768, for 1,024 tokens.
 """
 
@@ -44,13 +44,13 @@ def key_of(architecture: Mapping[str, Any]) -> str:
 
 
 def sample_architectures(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the architectures that are learned from, the same ones on every GPU.
+    """Return the rows of the training sample of architectures, the same on every GPU.
 
-    A scale has ten thousand architectures of one grammar; `ARCHITECTURES_PER_SCALE` speak for it,
-    equally many of each width and depth, from the cheapest to the dearest of them.
+    A scale has ten thousand architectures of one grammar; `ARCHITECTURES_PER_SCALE` represent it,
+    the same number for each width and depth, from the cheapest to the most expensive.
 
     Args:
-        table: of `dataset.measured.sources.hwgpt`.
+        table: table of `dataset.measured.sources.hwgpt`.
     """
     gpus = table.groupby("arch_id")["gpu"].nunique()
     wanted = table.groupby("scale")["gpu"].nunique()
@@ -70,7 +70,7 @@ def module_of(name: str) -> nn.Module:
     """Return the module of a name such as "768x2(heads=4-12,ratios=2-4,bias=1)", on no device.
 
     Raises:
-        ValueError: if the name is none.
+        ValueError: if the name has another form.
     """
     found = NAME.fullmatch(name)
     if found is None:
@@ -101,7 +101,7 @@ class Gpt(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a gated MLP beside each other."""
+    """Attention and a gated MLP in parallel."""
 
     def __init__(self, width: int, heads: int, hidden: int, bias: bool) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Block(nn.Module):
 
 
 def rotary_tables(length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines, each (length, ROTARY_DIM); the source makes them in each block."""
+    """Return cosines and sines, each (length, ROTARY_DIM), per block as in the source."""
     steps = torch.arange(0, ROTARY_DIM, 2, device=device).float() / ROTARY_DIM
     angles = torch.outer(torch.arange(length, device=device).float(), ROTARY_BASE**-steps)
     angles = angles.repeat(1, 2)
@@ -136,7 +136,7 @@ def rotary_tables(length: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def rotate_features(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the first ROTARY_DIM features of (batch, heads, length, HEAD_DIM) by the position."""
+    """Apply rotary embeddings to ROTARY_DIM features of (batch, heads, length, HEAD_DIM)."""
     first, rest = x[..., :ROTARY_DIM], x[..., ROTARY_DIM:]
     half = ROTARY_DIM // 2
     rotated = torch.cat((-first[..., half:], first[..., :half]), -1)

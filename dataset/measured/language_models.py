@@ -1,4 +1,4 @@
-"""Rows of language models that a graph of `dataset.families.language_models` states."""
+"""Rows of language models that a graph of `dataset.families.language_models` describes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FUSED_RUNS = ("+bt", "+fa2")
 
 
 def forward_passes(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of optimum-benchmark that a graph states, with their graph and precision.
+    """Return the rows of optimum-benchmark that a graph describes, with graph and precision.
 
-    Left out: generation, weights of fewer bits, ONNX Runtime, and LLaMA under torch 2.0, where
-    rows of one report are up to 2.6 times faster than of another and some beat the GPU's peak.
+    Excluded are generation, weights of fewer bits, ONNX Runtime, and LLaMA under torch 2.0, for
+    which reports differ by up to a factor of 2.6 and some rows exceed the GPU's peak.
     The precision of BERT rows was not recorded: at 14 TFLOP/s it is torch's default, fp32.
 
     Args:
-        table: of `dataset.measured.sources.optimum_benchmark`.
+        table: table of `dataset.measured.sources.optimum_benchmark`.
     """
     name = table["model"].map(CHECKPOINTS)
     run = table["experiment"].astype(str)

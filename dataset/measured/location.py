@@ -1,4 +1,4 @@
-"""Where the measured tables lie."""
+"""The location of the measured tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class DataNotFoundError(DippmError, FileNotFoundError):
 
 
 def named_data_dir(option: Path | str | None = None) -> Path:
-    """Return the folder of the measured tables, whether it is there or not.
+    """Return the folder of the measured tables, which may not exist.
 
     Args:
-        option: the folder if the user named one; else the environment variable DIPPM_DATA_DIR,
-            else "../shared/data" beside the repository.
+        option: the folder from the user; None for the environment variable DIPPM_DATA_DIR, or
+            "../shared/data" next to the repository.
     """
     named = option or os.environ.get(ENVIRONMENT_VARIABLE)
     return Path(named) if named else REPOSITORY.parent / "shared" / "data"
@@ -43,15 +43,15 @@ def data_dir(option: Path | str | None = None) -> Path:
 
 
 def table_path(data: Path, source: str, file: str) -> Path:
-    """Return where a table of a source lies.
+    """Return the path of a table of a source.
 
     Args:
         data: folder of the measured tables.
-        source: its folder below.
-        file: in that folder.
+        source: folder of the source below it.
+        file: file name in that folder.
 
     Raises:
-        DataNotFoundError: if it is not there; names the command that gets it.
+        DataNotFoundError: if it does not exist, naming the command that fetches it.
     """
     path = data / source / file
     if not path.is_file():

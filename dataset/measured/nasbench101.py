@@ -1,4 +1,4 @@
-"""The CNNs of NAS-Bench-101 as modules of our own: which are learned from, and by what name.
+"""The CNNs of NAS-Bench-101 as modules of our own: training sample and names.
 
 The network as its paper describes it (Ying et al., ICML 2019, section 2): a 3x3 convolution with
 128 filters, three stacks of three equal cells, a 2x2 max-pooling that halves the image before the
@@ -13,8 +13,8 @@ A cell is a graph of vertices, the first of which is its input and the last its 
   operation; what comes from the cell's input passes a 1x1 projection to the right width first;
 * an edge from input to output adds a 1x1 projection to the concatenation.
 
-A name says the whole cell: "nb101:0110-0010-0001-0000(maxpool3x3+maxpool3x3)@32" has the rows of
-the upper triangular adjacency matrix and the interior operations, for images of 32 by 32.
+A name contains the whole cell: "nb101:0110-0010-0001-0000(maxpool3x3+maxpool3x3)@32" has the rows
+of the upper triangular adjacency matrix and the interior operations, for images of 32 by 32.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def key_of(architecture: Mapping[str, Any]) -> str:
 
 
 def sample_architectures(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the architectures that are learned from.
+    """Return the rows of the training sample of architectures.
 
-    `ARCHITECTURES` of them, evenly from the fastest to the slowest; power does not choose.
+    `ARCHITECTURES` of them, evenly from the fastest to the slowest, regardless of power.
     """
     ordered = table.sort_values(["latency_ms", "model"])
     places = [int((i + 0.5) * len(ordered) / ARCHITECTURES) for i in range(ARCHITECTURES)]
@@ -59,7 +59,7 @@ def module_of(name: str) -> nn.Module:
     """Return the module of a name such as "011-001-000(conv3x3)", on no device.
 
     Raises:
-        ValueError: if the name is none.
+        ValueError: if the name has another form.
     """
     found = NAME.fullmatch(name)
     if found is None:
@@ -142,12 +142,12 @@ class Cell(nn.Module):
 
 
 def vertex_widths(width_out: int, adjacency: Sequence[Sequence[int]]) -> list[int]:
-    """Return the filters of each vertex, those of the output last; the input's place is 0."""
+    """Return the filters of each vertex, the output's last and 0 for the input."""
     last = len(adjacency) - 1
     widths = [0] * last + [width_out]
     to_output = [v for v in range(1, last) if adjacency[v][last]]
     for i, v in enumerate(to_output):
-        # What does not divide goes to the first ones.
+        # The remainder goes to the first ones.
         widths[v] = width_out // len(to_output) + (i < width_out % len(to_output))
     for v in range(last - 1, 0, -1):
         if not adjacency[v][last]:

@@ -1,4 +1,4 @@
-"""Small graphs made directly from shapes, priced by the operator table."""
+"""Small graphs built directly from shapes, with costs from the operator table."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Shape = tuple[int, ...]
 
 ITEM_BYTES = 4
 DTYPE = "float32"
-"""Graphs hold a model as written; the precision of a run is one of its conditions."""
+"""Element type of all graphs; the precision of a run is one of its conditions."""
 
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """Collects nodes; each `add` returns the position that later nodes read from.
+    """Builds a graph; `add` returns the position of a node for use as a source of later nodes.
 
     Attributes:
-        batch: the batch that all shapes are for.
+        batch: batch of all shapes.
     """
 
     batch: int
@@ -57,14 +57,14 @@ class GraphBuilder:
         """Append a node.
 
         Args:
-            op: canonical name.
+            op: canonical name of the operator.
             sources: nodes (by position) and inputs that it reads, in argument order.
             out: shape of its result.
-            attributes: those that the operator table lists.
-            weights: elements of its parameters of rank 2 and more.
-            other_parameters: elements of its biases and other vectors.
-            absorbed: as in `OpNode`.
-            dtype: of its result.
+            attributes: attributes listed in the operator table.
+            weights: number of elements in its parameters of rank 2 and more.
+            other_parameters: number of elements in its biases and other vectors.
+            absorbed: absorbed operators, as in `OpNode`.
+            dtype: element type of its result.
         """
         shapes = tuple(
             self.nodes[s].out_shapes[0] if isinstance(s, int) else s.shape for s in sources
@@ -87,7 +87,7 @@ class GraphBuilder:
         return position
 
     def graph(self, *, batch_is_symbolic: bool = False) -> ModelGraph:
-        """Return the graph; nodes that nobody reads are its results."""
+        """Return the graph, with unread nodes as its results."""
         read = {producer for producer, _ in self.edges}
         results = [i for i in range(len(self.nodes)) if i not in read]
         outputs = [
@@ -119,7 +119,7 @@ def make_node(
     in_dtypes: tuple[str, ...] = (),
     dtype: str = DTYPE,
 ) -> OpNode:
-    """Return a node with its cost; see `GraphBuilder.add`.
+    """Return a node with its costs; see `GraphBuilder.add`.
 
     Raises:
         KeyError: if the operator table lacks the operator, or an attribute is missing or unknown.

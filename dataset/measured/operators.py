@@ -1,7 +1,8 @@
-"""A measured operator row → a graph of that one operator.
+"""A measured operator row → a graph of that operator.
 
-`graph_of` takes a row of `dataset.measured.sources`. Rows whose work the canonical operators cannot
-state (fused rope, a sliding window, a cache in eight bits) give None, and `reason` says why.
+`graph_of` takes a row of `dataset.measured.sources`. For rows whose work the canonical operators
+cannot describe (fused rope, a sliding window, an 8-bit cache) it returns None, and `reason` the
+why.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ LAYER_COLUMNS = {
     "flagperf": ("input_shapes",),
     "deepbench": ("m", "k", "C", "K", "S", "R"),
 }
-"""What makes a layer, whatever flows through it; the rest of a shape is batch or length."""
+"""Columns that identify a layer; the rest of a shape is batch or length."""
 
 
 def layer_keys(table: pd.DataFrame) -> pd.Series[str]:
     """Return the grouping key of operator rows: the architecture of a layer.
 
-    Rows of one layer at other batches, lengths, precisions, GPUs and software have one key, so
-    that a split by it never tests a layer that it trained on.
+    Rows of one layer at other batches, lengths, precisions, GPUs and software share a key, so
+    that a split by it never tests a layer seen in training.
 
     Args:
         table: rows of one source of operators.
@@ -81,10 +82,10 @@ def layer_keys(table: pd.DataFrame) -> pd.Series[str]:
 
 
 def graph_of(row: Row) -> ModelGraph | None:
-    """Return the graph of a row; None if the canonical operators cannot state it.
+    """Return the graph of a row; None if the canonical operators cannot describe it.
 
     Args:
-        row: with "source", "operator" and the shape columns of its source.
+        row: row with "source", "operator" and the shape columns of its source.
 
     Raises:
         KeyError: if the source has no operator rows.
@@ -93,7 +94,7 @@ def graph_of(row: Row) -> ModelGraph | None:
 
 
 def reason(row: Row) -> str:
-    """Return why `graph_of` gives None for a row."""
+    """Return the reason why `graph_of` returns None for a row."""
     return f"{row['source']} {row['operator']}: not stated by one canonical operator"
 
 
@@ -125,7 +126,7 @@ def batch_matmul(batch: int, m: int, *, n: int, k: int) -> ModelGraph:
 def attention(
     batch: int, heads: int, query_length: int, *, key_length: int, head_dim: int, kv_heads: int
 ) -> ModelGraph:
-    """Return one fused attention; its MACs are those of the full, unmasked product."""
+    """Return one fused attention, with the MACs of the full, unmasked product."""
     query = (batch, heads, query_length, head_dim)
     key = (batch, kv_heads, key_length, head_dim)
     return _single(
@@ -186,9 +187,9 @@ def convolution(
     Args:
         image: shape of its input.
         filters: channels of its output.
-        kernel: its height and width.
-        strides: along height and width.
-        padding: on both sides of height and width.
+        kernel: height and width of the kernel.
+        strides: strides along height and width.
+        padding: padding on both sides of height and width.
     """
     batch, channels, *sizes = image
     along = zip(sizes, kernel, strides, padding, strict=True)
@@ -235,9 +236,9 @@ def _aiconfigurator(row: Row) -> ModelGraph | None:
 
 
 def _beyond_attention(row: Row, key_length: int) -> bool:
-    """Tell whether keys are skipped, or kept in another precision than the product's.
+    """Return whether keys are skipped, or cached in a precision other than the product's.
 
-    What a sliding window saves depends on the library: some read all keys and mask them.
+    The effect of a sliding window depends on the library: some read all keys and mask them.
     """
     return 0 < int(row["window_size"]) < key_length or row["kv_cache_dtype"] == "fp8"
 

@@ -1,4 +1,4 @@
-"""The tables on which predictors are compared, chosen from the joined rows."""
+"""The reference tables for comparing predictors, selected from the joined rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REFERENCE = {
     "mode": "eager",
     "layout": "nchw",
 }
-"""The table on which predictors are compared: 1,443 rows, one batch for each model and size."""
+"""Conditions of the reference table: 1,443 rows, one batch for each model and size."""
 
 GPU_SOFTWARE = {
     "RTX-3090": "torch 2.4.0, cuda 12.4",
@@ -29,7 +29,7 @@ def reference_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def gpu_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one eager nchw table for each GPU of timm, its software as recent as the others'."""
+    """Return one eager nchw table for each GPU of timm, with software of the same age."""
     recent = pd.Series(
         list(zip(table["gpu"], table["software"], strict=True)), index=table.index
     ).isin(GPU_SOFTWARE.items())

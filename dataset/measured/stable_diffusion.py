@@ -1,7 +1,7 @@
-"""The U-Net of Stable Diffusion 1.x by name, for the tables that time it.
+"""The U-Net of Stable Diffusion 1.x by name, for tables with its times.
 
-A name is "sd:unet-v1@64": the latent image has 64 x 64 places, which is an image of 512 x 512. The
-module is `dippm.model.networks.diffusion_unet.UNet`, with the sizes of the published configuration.
+A name is "sd:unet-v1@64": the latent image has 64 x 64 pixels, for an image of 512 x 512. The
+module is `dippm.model.networks.diffusion_unet.UNet`, in the sizes of the published configuration.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dippm.model.networks.diffusion_unet import SD15, UNet
 
 TOKENS = 77
 PIXELS_PER_PLACE = 8
-"""Along each side: what the decoder makes of a place of the latent image."""
+"""Image pixels per latent pixel, along each side."""
 
 
 def module_of(name: str) -> nn.Module:
@@ -29,7 +29,7 @@ def module_of(name: str) -> nn.Module:
 
 
 def inputs_of(batch: int, size: int) -> tuple[Tensor, ...]:
-    """Return latent images of `size` places a side, their times and texts, on no device."""
+    """Return latent images of `size` pixels a side, their times and texts, on no device."""
     with torch.device("meta"):
         latent = torch.empty(batch, SD15.channels, size, size)
         return latent, torch.empty(batch, 1), torch.empty(batch, TOKENS, SD15.text_width)

@@ -1,4 +1,4 @@
-"""The one schema of all measured rows, and what describes a source."""
+"""The common schema of all measured rows, and `Source`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS = (
     "power_w",
     "memory_mb",
 )
-"""Columns that every source has, in this order; what a source does not know is null.
+"""Columns of every source, in this order; null where a source does not state the value.
 
 row_id: source and position in the upstream table, stable as long as the table is.
 gpu: name in the device catalogue.
@@ -53,13 +53,13 @@ class Source:
     """One origin of measurements.
 
     Attributes:
-        name: of the source.
-        folder: under the data directory.
+        name: name of the source.
+        folder: folder below the data directory.
         origin: the project that published it.
-        licence: of the published tables.
-        timer: regime of its latency; see `COLUMNS`.
-        files: in its folder.
-        reader: folder → rows with `COLUMNS` first.
+        licence: licence of the published tables.
+        timer: how its latency was timed; see `COLUMNS`.
+        files: names of the files in its folder.
+        reader: function from the folder to rows with `COLUMNS` first.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Source:
         """Return the files of this source.
 
         Raises:
-            DataNotFoundError: if one is missing; says where it comes from.
+            DataNotFoundError: if one is missing, naming its origin.
         """
         try:
             return [table_path(data_dir, self.folder, file) for file in self.files]
@@ -95,8 +95,8 @@ class Source:
 def tidy(source: str, table: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
     """Return a table in the common schema: the given columns, then the rest of `table`.
 
-    Columns of `table` that a common column replaces must be dropped by the caller if they would
-    say the same twice; a common column that is not given becomes null.
+    Columns of `table` that a common column duplicates must be dropped by the caller; a common
+    column that is not given becomes null.
     """
     common: dict[str, Any] = {name: columns.get(name) for name in COLUMNS}
     common["source"] = source
@@ -115,8 +115,8 @@ def catalogue_names(names: pd.Series[str], special: Mapping[str, str] | None = N
     """Return the catalogue's name for each device name of a source.
 
     Args:
-        names: as the source spells them.
-        special: for names that leave the variant open, what we take them for.
+        names: names in the source's spelling.
+        special: our choice for names that do not state the variant.
 
     Raises:
         UnknownNameError: if a name is not in the catalogue.

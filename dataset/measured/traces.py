@@ -1,6 +1,6 @@
-"""Traced problems of KernelBench → modules, so that they take the same road as a user's model.
+"""Traced problems of KernelBench → modules, which are converted like a user's model.
 
-A trace lists the operators that `torch.export` saw, with shapes and settings, and no source. The
+A trace lists the operators from `torch.export`, with shapes and settings but without source. The
 module calls the same operators in the same order on parameters of the same shapes.
 """
 
@@ -28,10 +28,10 @@ def problems(folder: Path) -> dict[str, Any]:
 
 
 def why_not(trace: Mapping[str, Any]) -> str:
-    """Return why a graph could not say what was timed; empty if it can.
+    """Return why a graph cannot describe the timed work; empty if it can.
 
-    Problems ran as modules in training mode. A batch norm then reads its input once more, for the
-    statistics, and a dropout draws random numbers: a graph, which is of inference, states neither.
+    Problems ran as modules in training mode. There a batch norm reads its input once more for the
+    statistics, and a dropout draws random numbers; a graph of inference contains neither.
     """
     for node in trace["nodes"]:
         settings = node.get("attrs", {})
@@ -46,12 +46,12 @@ def why_not(trace: Mapping[str, Any]) -> str:
 
 
 def batch_of(trace: Mapping[str, Any]) -> int:
-    """Return the first size of the first input: what stands for the batch of such a problem."""
+    """Return the first size of the first input, which serves as the batch of a problem."""
     return int(next(s["shape"][0] for s in trace["model_inputs"] if s.get("shape")))
 
 
 def inputs_of(trace: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """Return the tensors that the module of a trace takes, without memory."""
+    """Return the inputs of a trace's module, without memory."""
     return tuple(_empty(s["shape"], s["dtype"]) for s in trace["model_inputs"] if "shape" in s)
 
 
@@ -121,5 +121,5 @@ def _empty(shape: list[int], dtype: str) -> Tensor:
 
 
 def _plain(name: str) -> str:
-    """Return a name that a module may have for a tensor."""
+    """Return the name of a tensor as a valid attribute of a module."""
     return "traced_" + name.replace(".", "_").replace(":", "_")

@@ -1,1 +1,1 @@
-"""The modules behind the families, in plain torch: one file per kind of network."""
+"""The modules of the families, in plain torch: one file per kind of network."""

@@ -1,4 +1,4 @@
-"""Networks that make features of few products: ShuffleNet v2 and GhostNet."""
+"""Networks with cheap features: ShuffleNet v2 and GhostNet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shuffle_channels(x: Tensor, groups: int) -> Tensor:
 
 
 class ShuffleUnit(nn.Module):
-    """Half of the channels pass, half are convolved, then both are interleaved (Ma et al. 2018)."""
+    """Half of the channels are convolved, then interleaved with the rest (Ma et al. 2018)."""
 
     def __init__(self, channels: int, width: int, *, stride: int, kernel: int, act: str, se: bool):
         super().__init__()

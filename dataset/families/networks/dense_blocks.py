@@ -1,4 +1,4 @@
-"""Networks that join channels: DenseNet, Inception, SqueezeNet."""
+"""Networks that concatenate channels: DenseNet, Inception, SqueezeNet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataset.families.networks.layers import (
 
 
 class DenseLayer(nn.Module):
-    """Norm, activation and convolution twice; its output joins its input."""
+    """Norm, activation and convolution twice; the output is concatenated to the input."""
 
     def __init__(self, channels: int, growth: int, *, bottleneck: int, act: str, kernel: int):
         super().__init__()
@@ -76,7 +76,7 @@ class DenseNet(nn.Module):
 
 
 class Branches(nn.Module):
-    """Several paths over one input, joined."""
+    """Several paths over one input, concatenated."""
 
     def __init__(self, *paths: nn.Module) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from dataset.families.networks.resnet import Basic, Bottleneck
 
 
 class PlainResidual(nn.Module):
-    """Two convolutions without norm, with channel attention if asked (Lim 2017, Zhang 2018)."""
+    """Two convolutions without norm, optionally with channel attention (Lim 2017, Zhang 2018)."""
 
     def __init__(self, width: int, act: str, *, attention: bool) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class SuperResolution(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Maps at 1/4, 1/8, 1/16 and 1/32 of the image, or dilated so that they stop earlier."""
+    """Maps at 1/4, 1/8, 1/16 and 1/32 of the image, or dilated in place of the last strides."""
 
     def __init__(self, kind: str, width: int, depths: list[int], act: str) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class Pyramid(nn.Module):
 
 
 class DilatedPaths(nn.Module):
-    """Dilated convolutions side by side, and the mean of the map (Chen et al. 2017)."""
+    """Parallel dilated convolutions, and the mean of the map (Chen et al. 2017)."""
 
     def __init__(self, channels: int, width: int, act: str) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class Segmentation(nn.Module):
 class Detector(nn.Module):
     """Backbone, pyramid, and heads shared by all levels (RetinaNet, Lin 2017; FCOS, Tian 2019).
 
-    The output is dense: scores and boxes of every place, without choosing among them.
+    The output is dense: scores and boxes at every position, without a selection.
     """
 
     def __init__(

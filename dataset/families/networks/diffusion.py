@@ -11,7 +11,7 @@ from dippm.model.networks.diffusion_unet import TimeResidual, groups_that_fit, w
 
 
 class SpatialAttention(nn.Module):
-    """Attention between places, then to a text if there is one, then an MLP."""
+    """Self-attention between positions, cross-attention to an optional text, an MLP."""
 
     def __init__(self, width: int, heads: int, context_width: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class SpatialAttention(nn.Module):
 
 
 class Level(nn.Module):
-    """A residual block that knows the time, and attention behind it if `heads`."""
+    """A residual block with a time embedding, followed by attention if `heads`."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Level(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """Noise from a noisy image, its time and, if `text_width`, the states of a text.
+    """Noise from a noisy image, its time and, if `text_width`, the token states of a text.
 
-    Attention stands on the `attended` smallest levels and in the middle.
+    Attention is on the `attended` smallest levels and in the middle.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class DiffusionUNet(nn.Module):
 
 
 class DiffusionBlock(nn.Module):
-    """A transformer block whose norms are scaled and shifted, and whose parts gated, by a code."""
+    """A transformer block modulated by an embedding: norms scaled and shifted, branches gated."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Building blocks that several networks share.
+"""Building blocks shared by several networks.
 
-Buffers are the one thing that does not survive building without data: a module that has its own
-defines `fill_buffers`, which writes them in place once memory is there.
+Only buffers are lost when a module is built without data: a module with its own buffers defines
+`fill_buffers`, which writes them in place once memory is allocated.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def norm(name: str, channels: int, *, dimensions: int = 2) -> nn.Module:
 
 
 def round_width(width: float, multiple: int = 8) -> int:
-    """Return the multiple nearest to a width, at least one."""
+    """Return the nearest multiple to a width, at least one multiple."""
     return max(multiple, int(width / multiple + 0.5) * multiple)
 
 
@@ -103,7 +103,7 @@ class Convolution(nn.Sequential):
 
 
 class SqueezeExcite(nn.Module):
-    """Channels weighted by a small network of their means (Hu et al. 2018)."""
+    """Channel weights from a small network on channel means (Hu et al. 2018)."""
 
     def __init__(self, channels: int, squeezed: int, *, gate: str = "sigmoid", act: str = "relu"):
         super().__init__()
@@ -200,7 +200,7 @@ def rotate(x: Tensor) -> Tensor:
 
 
 class TransformerBlock(nn.Module):
-    """Attention and an MLP, each behind a norm and added to its input.
+    """Attention and an MLP, each with a norm and a residual connection.
 
     Args of `order`: "pre" norms the input of each part, "post" norms the sum (the first
     transformer and BERT), "parallel" feeds one norm to both parts.

@@ -31,7 +31,7 @@ class Pooling(nn.Module):
 
 
 class MapAttention(Attention):
-    """Attention between all places of a map (batch, channels, height, width)."""
+    """Attention between all positions of a map (batch, channels, height, width)."""
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:  # noqa: D102
         mixed = super().forward(x.flatten(2).transpose(1, 2))
@@ -53,7 +53,7 @@ class ConvolutionMixer(nn.Sequential):
 
 
 def mixer(kind: str, width: int, *, kernel: int, heads: int, groups: int, act: str) -> nn.Module:
-    """Return a mixer of places: "pool", "attention", "convolution" or "identity"."""
+    """Return a spatial mixer: "pool", "attention", "convolution" or "identity"."""
     if kind == "pool":
         return Pooling(kernel)
     if kind == "attention":

@@ -1,4 +1,4 @@
-"""One operator per module: what the calibration of a GPU and the efficiency model learn from."""
+"""One operator per module, for the calibration of GPUs and the efficiency model."""
 
 from __future__ import annotations
 

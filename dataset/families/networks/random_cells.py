@@ -1,4 +1,4 @@
-"""Random cells: a graph of mixed operators, drawn by a seed, stacked in stages."""
+"""Random cells: a graph of mixed operators, drawn from a seed, stacked in stages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPERATORS = (
 
 
 class Draws:
-    """Whole numbers from a seed, the same on every version of Python."""
+    """Integers from a seed, the same on every version of Python."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.count = seed, 0
@@ -64,7 +64,7 @@ def operator(name: str, width: int, act: str) -> nn.Module:
 
 
 class Cell(nn.Module):
-    """Nodes that add one or two earlier nodes, each through an operator; loose ends are joined."""
+    """Nodes that add one or two earlier nodes, each through an operator; unused ones go out."""
 
     def __init__(self, channels: int, width: int, *, nodes: int, draws: Draws, act: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Recurrent networks over text, series and the levels of a column of air."""
+"""Recurrent networks over text, series and the levels of an air column."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Recurrent(nn.Module):
 
 
 class ColumnEmulator(nn.Module):
-    """Physics of one column: profiles over levels and surface values in, tendencies out.
+    """Physics of one column: profiles over levels and surface values → tendencies.
 
-    A first pass runs upwards from the surface values, a second downwards over its states, as
-    radiation and moisture travel both ways.
+    A first pass runs upwards from the surface values, a second downwards over its states, because
+    radiation and moisture propagate both ways.
     """
 
     def __init__(

@@ -163,7 +163,7 @@ class TableNet(nn.Module):
 
 
 class Recommender(nn.Module):
-    """Embeddings of categories and an MLP of numbers meet in products of pairs (Naumov 2019)."""
+    """Pairwise products of category embeddings and an MLP of numbers (Naumov 2019)."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class Translator(nn.Module):
 
 
 class FieldTransformer(nn.Module):
-    """Weather fields in patches through a transformer and back to fields."""
+    """Weather fields as patches through a transformer, back to fields."""
 
     def __init__(
         self,

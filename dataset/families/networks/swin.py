@@ -1,4 +1,4 @@
-"""Swin transformers (Liu et al. 2021): attention in windows that shift."""
+"""Swin transformers (Liu et al. 2021): attention in shifted windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataset.families.networks.layers import activation
 
 
 class WindowAttention(nn.Module):
-    """Attention inside windows with a learned bias for each relative position."""
+    """Attention inside windows with a learned bias per relative position."""
 
     index: Tensor
 
@@ -23,14 +23,14 @@ class WindowAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def fill_buffers(self) -> None:
-        """Number the relative position of each pair of places in a window."""
+        """Compute the index of the relative position for each pair of positions in a window."""
         side = torch.arange(self.window)
         places = torch.stack(torch.meshgrid(side, side, indexing="ij")).flatten(1)
         apart = places[:, :, None] - places[:, None] + self.window - 1
         self.index.copy_((apart[0] * (2 * self.window - 1) + apart[1]).flatten())
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Mix (windows, places, width); `mask` is (1, kinds of window, 1, places, places)."""
+        """Mix (windows, tokens, width); `mask` is (1, kinds of window, 1, tokens, tokens)."""
         places = x.shape[1]
         qkv = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         query, key, value = qkv.unbind(0)
@@ -45,7 +45,7 @@ class WindowAttention(nn.Module):
 
 
 class SwinBlock(nn.Module):
-    """Window attention, every second time with windows shifted by a half, and an MLP."""
+    """Window attention, with windows shifted by half in every second block, and an MLP."""
 
     mask: Tensor
 
@@ -76,7 +76,7 @@ class SwinBlock(nn.Module):
             self.register_buffer("mask", torch.empty(shape), persistent=False)
 
     def fill_buffers(self) -> None:
-        """Forbid places to see those that only the shift made their neighbours."""
+        """Mask pairs of positions that are neighbours only because of the shift."""
         if not self.shift:
             return
         region = torch.zeros(self.padded)
@@ -109,13 +109,13 @@ class SwinBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
     def _windows(self, x: Tensor) -> Tensor:
-        """Cut (batch, height, width, channels) into (batch · windows, places, channels)."""
+        """Split (batch, height, width, channels) into (batch · windows, positions, channels)."""
         x = x.unflatten(2, (-1, self.window)).unflatten(1, (-1, self.window))
         return x.permute(0, 1, 3, 2, 4, 5).flatten(3, 4).flatten(0, 2)
 
 
 class Merge(nn.Module):
-    """Two by two places become one of twice the width."""
+    """Merge 2×2 positions into one of twice the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -17,10 +17,10 @@ from dataset.families.networks.layers import (
 
 
 class MixerBlock(nn.Module):
-    """An MLP over places, then one over channels (Tolstikhin et al. 2021).
+    """An MLP over positions, then one over channels (Tolstikhin et al. 2021).
 
-    "mixer" mixes places by an MLP, "linear" by one matrix (ResMLP, Touvron et al. 2021), "gated"
-    by a gate from the other places (gMLP, Liu et al. 2021).
+    "mixer" mixes positions by an MLP, "linear" by one matrix (ResMLP, Touvron et al. 2021),
+    "gated" by a gate from the other positions (gMLP, Liu et al. 2021).
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Mixer(nn.Module):
 
 
 class MobileVitBlock(nn.Module):
-    """A transformer over the places that share their position in a patch (Mehta 2022)."""
+    """A transformer over the pixels at the same position in each patch (Mehta 2022)."""
 
     def __init__(self, channels: int, width: int, *, depth: int, heads: int, patch: int, act: str):
         super().__init__()

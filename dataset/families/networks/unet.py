@@ -1,4 +1,4 @@
-"""Encoder-decoder networks with skips (Ronneberger et al. 2015) for fields on a grid."""
+"""Encoder-decoder networks with skip connections (Ronneberger et al. 2015) for gridded fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataset.families.networks.layers import Convolution
 
 
 class FieldUNet(nn.Module):
-    """Fields in, fields out, on a grid of any size: odd sizes are met again on the way up."""
+    """Fields → fields on a grid of any size; the decoder restores odd sizes."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class FieldUNet(nn.Module):
 
 
 class Stage(nn.Module):
-    """Some convolutions, with a shortcut around them if `residual`."""
+    """Several convolutions, with a shortcut if `residual`."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ def _shrink(kind: str, width: int) -> nn.Module:
 
 
 class _Grow(nn.Module):
-    """Twice the size by a transposed convolution or by interpolation, cut to the skip's size."""
+    """Upsampling by a transposed convolution or interpolation, cropped to the skip's size."""
 
     def __init__(self, kind: str, low: int, high: int) -> None:
         super().__init__()

@@ -43,8 +43,8 @@ def read(name: str, folder: Path | str | None = None) -> pd.DataFrame:
     """Return the measured rows of one source.
 
     Args:
-        name: of the source.
-        folder: of all tables; see `dataset.measured.location.data_dir`.
+        name: name of the source.
+        folder: folder of all tables; see `dataset.measured.location.data_dir`.
 
     Raises:
         UnknownNameError: if there is no such source.
@@ -57,8 +57,8 @@ def read_if_there(name: str, folder: Path | str | None = None) -> pd.DataFrame |
     """Return the measured rows of one source, None if its tables are not on this machine.
 
     Args:
-        name: of the source.
-        folder: of all tables; see `dataset.measured.location.data_dir`.
+        name: name of the source.
+        folder: folder of all tables; see `dataset.measured.location.data_dir`.
 
     Raises:
         UnknownNameError: if there is no such source.
@@ -68,11 +68,11 @@ def read_if_there(name: str, folder: Path | str | None = None) -> pd.DataFrame |
 
 
 def is_there(name: str, folder: Path | str | None = None) -> bool:
-    """Tell whether all tables of a source are on this machine.
+    """Return whether all tables of a source are on this machine.
 
     Args:
-        name: of the source.
-        folder: of all tables; see `dataset.measured.location.data_dir`.
+        name: name of the source.
+        folder: folder of all tables; see `dataset.measured.location.data_dir`.
 
     Raises:
         UnknownNameError: if there is no such source.
@@ -90,7 +90,7 @@ def source_of(name: str) -> Source:
     """Return a source by name.
 
     Raises:
-        UnknownNameError: if there is none of this name.
+        UnknownNameError: if the name is unknown.
     """
     sources = all_sources()
     if name not in sources:

@@ -18,9 +18,9 @@ FILES = {
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """Return all operators; several framework versions of one shape stand on separate rows.
+    """Return all operators; several framework versions of one shape are separate rows.
 
-    Shape columns are null where they do not apply. `num_kv_heads` 0 means as many as heads.
+    Shape columns are null where they do not apply. `num_kv_heads` 0 means the same as heads.
     """
     parts = [pd.read_parquet(folder / file).assign(operator=op) for file, op in FILES.items()]
     table = pd.concat(parts, ignore_index=True)

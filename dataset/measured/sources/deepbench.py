@@ -10,9 +10,9 @@ from dataset.measured.table import Source, catalogue_names, tidy
 
 FILE = "operators.csv"
 GPUS = {"V100-SXM2 (DGX-1)": "V100-SXM2-16GB", "P100": "P100-PCIe-16GB"}
-"""What we take open names for: the variants have one chip and one memory, at clocks near by."""
+"""Our choice for ambiguous names: the variants share chip and memory, at similar clocks."""
 NOT_CATALOGUED = ("M40",)
-"""Maxwell, for which PyTorch is built no more."""
+"""Maxwell GPUs, which PyTorch no longer supports."""
 HALF_STORAGE = "fp16 storage, fp32 math"
 EIGHT_BITS = "int8 (gemm, conv); fp32 rnn"
 PRECISION = {"fp32": "fp32-ieee", "fp16 (fp32 accumulate)": "fp16", HALF_STORAGE: "fp16"}
@@ -26,9 +26,9 @@ def read(folder: Path) -> pd.DataFrame:
     """Return forward passes; shape columns are null where they do not apply.
 
     Products write (m, n) and sum over k; a convolution has K filters of R by S on N images of C by
-    H by W. `bwd_input_ms` and `bwd_weight_ms` are the times of its gradients. Precision is null of
-    what the P100 did in half precision but products: those run at the rate of fp32 as the sheet
-    says, convolutions at up to twice that rate.
+    H by W. `bwd_input_ms` and `bwd_weight_ms` are the times of its gradients. Precision is null
+    for the P100 in half precision except products: those run at the fp32 rate of the data sheet,
+    convolutions at up to twice that rate.
     """
     table = pd.read_csv(folder / FILE)
     table = table[~table["gpu"].isin(NOT_CATALOGUED)]

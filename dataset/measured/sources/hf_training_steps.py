@@ -1,8 +1,8 @@
-"""Training steps in half precision with attention written out or fused, on two GPUs.
+"""Training steps in half precision with decomposed or fused attention, on two GPUs.
 
-The pages of the models say neither how a step was timed nor that it updated the parameters: peaks
-are those of weights and gradients alone, so there was no state of an optimizer. `allocated_mb` is
-the peak of torch's allocator, without the context, so `memory_mb` is null.
+The model pages state neither how a step was timed nor whether it updated the parameters. Peaks are
+those of weights and gradients alone, so there was no optimizer state. `allocated_mb` is the peak of
+torch's allocator, without the context, so `memory_mb` is null.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ GPUS = {
     "GeForce RTX 2060-8GB": "RTX-2060-Super",
     "NVIDIA GeForce RTX 2060-8GB": "RTX-2060-Super",
 }
-"""By their memory: the desktop card has 12 GB, the plain RTX 2060 has 6 or 12."""
+"""Our choice by memory: the desktop card has 12 GB, the plain RTX 2060 has 6 or 12."""
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """Return forward and backward passes; `model` is the page's where it names no checkpoint."""
+    """Return forward and backward passes; `model` is the page's name if it has no checkpoint."""
     table = pd.read_csv(folder / FILE)
     return tidy(
         "hf_training_steps",

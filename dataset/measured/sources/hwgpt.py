@@ -16,7 +16,7 @@ VARIANTS = {
     "rtx2080": "RTX-2080-Ti",
     "rtx3080": "RTX-3080",
 }
-"""The source names families only; these are the variants that its power readings suggest."""
+"""GPU variants for the families that the source names, as its power readings suggest."""
 
 FP16 = frozenset({"v100", "p100", "rtx2080", "rtx3080"})
 """GPUs that ran under autocast to fp16, by the settings file of each GPU; the rest ran bf16.
@@ -25,7 +25,7 @@ V100 and 2080 Ti reach two to three times their fp32 peak here, which bf16 canno
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """Return forward passes, with the architecture's columns beside them.
+    """Return forward passes, with the columns of the architecture.
 
     `power_w` belongs to another run (batch 8): never multiply it by `latency_ms`. `energy_j` and
     `energy_run_ms` describe that run.

@@ -1,7 +1,7 @@
-"""ParvaGPU: seven torchvision networks over batch on slices of an A100, alone and beside others.
+"""ParvaGPU: seven torchvision networks over batch on slices of an A100, alone and shared.
 
 `processes_mps` clients of one MPS server shared a slice, each with the model and batch of the row:
-1 is a model by itself.
+1 is a model alone.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dataset.measured.table import Source, catalogue_names, tidy
 
 FILE = "a100_mig_mps.csv"
 NAMES = {"inceptionv3": "inception_v3", "mobilenetv2": "mobilenet_v2"}
-"""Models that torchvision spells otherwise."""
+"""Names that torchvision spells differently."""
 PROFILES = {1: "1g.10gb", 2: "2g.20gb", 3: "3g.40gb", 4: "4g.40gb", 7: "7g.80gb"}
-"""By compute slices. All seven are the GPU in MIG mode, which keeps 10 of its 108 SMs."""
+"""MIG profile by compute slices. All seven are the GPU in MIG mode, with 98 of its 108 SMs."""
 NOT_AS_NAMED = ("throughput_per_s_total", "latency_ms_from_throughput")
 IMAGE_SIZE = 224
-"""Of every network, Inception too."""
+"""Image size of every network, including Inception."""
 
 
 def read(folder: Path) -> pd.DataFrame:
     """Return forward passes; `latency_ms` is that of each process.
 
-    Its container computes in TF32 throughout. The passes ran without `torch.no_grad`, so that they
-    kept what a backward pass would read.
+    Its container computes in TF32 throughout. The passes ran without `torch.no_grad`, so they kept
+    the results for a backward pass.
 
-    What the table calls a total is the throughput of one process: batch over it is the latency that
-    upstream printed, whatever the number of processes, and its scheduler multiplies one by the
-    other. So the table's column of latencies is too large by that number.
+    The table's total is the throughput of one process: the batch divided by it is the latency that
+    upstream printed, independent of the number of processes, by which its scheduler multiplies. So
+    the table's latency column is too large by that number.
     """
     table = pd.read_csv(folder / FILE)
     table = table[table["status"] == "ok"]

@@ -1,6 +1,6 @@
 """ImageNet evaluation on a Quadro RTX 5000: energy and power of CNNs, input pipeline included.
 
-Only rows with `gpu_bound` say something about the GPU itself.
+Only rows with `gpu_bound` are informative about the GPU itself.
 """
 
 from __future__ import annotations

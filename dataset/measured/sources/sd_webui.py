@@ -1,8 +1,8 @@
-"""Stable Diffusion as users of its web interfaces ran it: one call of its U-Net, on many GPUs.
+"""Stable Diffusion as run by users of its web interfaces: one call of its U-Net, on many GPUs.
 
-A report is one run of a user: how many images at once, and steps times images over its wall time.
-The slower ones are of busy, cold or badly set up machines, so the label of a GPU and batch is a
-quantile of its reports, and there is a row only if there are enough of them.
+A report is one user's run: the images per batch, and steps times images divided by wall time. Slow
+ones come from busy, cold or misconfigured machines, so the label of a GPU and batch is a quantile
+of its reports, and a row exists only if there are enough of them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ FILE = "images_per_second.csv"
 IMAGE_SIZE = 512
 MODEL = f"sd:unet-v1@{IMAGE_SIZE // PIXELS_PER_PLACE}"
 FUSED = "xformers|sdp|scaled-dot-product"
-"""Settings of attention that name a fused kernel; "automatic" takes what the software prefers."""
+"""Attention settings that name a fused kernel; "automatic" is the software's choice."""
 OFFLOADED = "medvram|lowvram|lowram"
-"""Settings that move parts of the model between host and GPU while it runs."""
+"""Settings that move parts of the model between host and GPU during a run."""
 CAPACITY_TOLERANCE = 0.1
-"""Of a card of another capacity than the catalogue's, the chip is another, too, or was changed."""
+"""Tolerance of a card's capacity; beyond it the chip is another one, or modified."""
 QUANTILE = 0.8
-"""Of the rates that users reported, between the 75th and the 90th percentile."""
+"""Quantile of the reported rates, between the 75th and the 90th percentile."""
 FEWEST_REPORTS = 10
 PRECISION = "fp16"
-"""Half weights under autocast, whose norms run in fp32: no precision says just that. "amp" would
-cast the 860 million weights on each call as well."""
+"""Precision for half weights under autocast with norms in fp32, which has no exact equivalent:
+"amp" would also cast the 860 million weights on each call."""
 CALLS_AT_ONCE = 2
-"""With guidance an image is denoised with its text and without one, in one batch."""
+"""With guidance an image is denoised with and without its text, in one batch."""
 
 
 def read(folder: Path) -> pd.DataFrame:
     """Return one row for each GPU and batch, `batch` being that of the U-Net.
 
     Stable Diffusion 1.x in half precision, 512 x 512, fused attention, eager. `latency_ms` is the
-    wall time of a run over its steps, so it holds text encoder, decoder and scheduler as well;
-    `reports` counts the runs, and `latency_ms_p75`, `latency_ms_p90` are at the other ends of the
-    quantiles that make sense.
+    wall time of a run divided by its steps, so it includes text encoder, decoder and scheduler;
+    `reports` counts the runs, and `latency_ms_p75`, `latency_ms_p90` are the ends of the range of
+    plausible quantiles.
     """
     reports = _comparable(pd.read_csv(folder / FILE, low_memory=False))
     rates = 1000 / reports["unet_call_ms"]

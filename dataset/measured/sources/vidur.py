@@ -9,7 +9,7 @@ import pandas as pd
 from dataset.measured.table import Source, catalogue_names, tidy
 
 VARIANTS = {"a100": "A100-80GB", "h100": "H100-SXM-80GB"}
-"""The files say 80 GB cards of unknown form factor."""
+"""Our choice for the files' 80 GB cards of unknown form factor."""
 
 
 def read(folder: Path) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 from dataset.measured.table import Source, catalogue_names, tidy
 
 VARIANTS = {"NVIDIA V100": "V100-PCIe-16GB"}
-"""Its highest limit, 250 W, is that of the PCIe board."""
+"""GPU variants; the highest limit, 250 W, is that of the PCIe board."""
 SWEEP, WINDOWS = "nsdi23_power_limit_sweep.csv", "power_limit_windows.csv"
 
 

@@ -220,7 +220,7 @@ class Worker:
         return self._began + self._limit_s - now
 
     def _wrote_too_much(self) -> bool:
-        """Return whether the folder contains more bytes than the memory limit."""
+        """Return whether the folder exceeds the memory limit in bytes, or `MOST_FILES` files."""
         left, files, folders = self.memory_limit_mb << 20, MOST_FILES, [str(self.folder)]
         while folders:
             with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:

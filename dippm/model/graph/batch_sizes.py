@@ -7,7 +7,7 @@ from functools import cache
 
 
 def batch_rescaler(old: int, new: int) -> Callable[[int], int]:
-    """Return the function that replaces the factor `old` of a size by `new`.
+    """Return the function that replaces each factor `old` of a size by `new`.
 
     With `old` 1 sizes stay as they are: every size has that factor, so it marks nothing.
     """

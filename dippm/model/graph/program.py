@@ -281,6 +281,8 @@ class _Recorder:
             return []
         copies = []
         left, right = node.inputs[:2]
+        # A product with a parameter flattens its activation to (rows, width); a product of two
+        # activations flattens the broadcast leading axes of each to one batch.
         if right.is_static or left.is_static:
             if not left.is_static and len(left.shape) > 2:
                 rows = (prod(left.shape[:-1]), left.shape[-1])
@@ -304,6 +306,7 @@ class _Recorder:
             if is_channels_last(source.shape, given):
                 self.strides[id(node.out)] = dense_strides_like(node.out.shape, given)
         elif node.op == "attention" and len(node.out.shape) == FUSED_RANK:
+            # Fused attention writes (batch, rows, heads, width) and returns a permuted view of it.
             _, heads, rows, width = node.out.shape
             self.strides[id(node.out)] = (heads * rows * width, width, heads * width, 1)
         elif is_elementwise(node.op):

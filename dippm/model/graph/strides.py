@@ -122,6 +122,8 @@ def view_strides(old: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int,
     """
     if prod(old) != prod(new):
         return _as_other_elements(old, strides, new)
+    # As PyTorch does: merge contiguous old axes into blocks, then split each block into new axes,
+    # innermost first. A new axis that would span two blocks needs a copy.
     kept = [(size, stride) for size, stride in zip(old, strides, strict=True) if size != 1]
     blocks: list[list[int]] = []  # [size, innermost stride] of contiguous axes
     for size, stride in kept:
@@ -158,8 +160,10 @@ def _as_other_elements(old: Shape, strides: tuple[int, ...], new: Shape) -> tupl
     if prod(fine) != parts * prod(wide):
         return None
     if not narrower:
+        # Every stride counts `parts` narrow elements per wide one.
         spread_out = tuple(stride * parts for stride in strides[:rest])
         return (*spread_out, 1) if strides[rest:] in ((), (1,)) else None
+    # A wide element needs adjacent parts, and strides of whole wide elements.
     moved = [stride for size, stride in zip(old[:rest], strides, strict=False) if size != 1]
     if strides[rest] != 1 or any(stride % parts for stride in moved):
         return None

@@ -116,6 +116,7 @@ class ConstantFolding(TorchFunctionMode):
         given = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         if name == "__get__" or not (given or name in MAKERS):
             return func(*args, **kwargs)
+        # Unknown values written into a known tensor make it unknown: later uses get a stand-in.
         unknown = next((tensor for tensor in given if not _is_known(tensor)), None)
         if unknown is not None and _is_known(given[0]) and _writes(name):
             self._forget(given[0], unknown.device)

@@ -139,6 +139,8 @@ class Experts(TorchFunctionMode):
 
     def _follow(self, name: str, args: Any, kwargs: Any, given: Any, made: Any) -> None:
         """Record what a function computed from choices, masks and selected tokens."""
+        # Three kinds are followed: selected tokens, choices (tensors of expert numbers), and masks
+        # that compare choices with an expert's number.
         if any(id(tensor) in self._chosen for tensor in given):
             self._chosen.update(map(id, made))
             self.works = self.works or name in LAYERS
@@ -166,6 +168,7 @@ class Experts(TorchFunctionMode):
         if name in VIEWS or name in _COUNTS or name in _COMPARED:
             self._routing.update(dict.fromkeys(map(id, made), routing))
             self._number_masks(source, made, args[1] if name == "__getitem__" else None)
+            # Every expert counts as having tokens, so that no loop skips it as idle.
             if not first.dim() and (name in _COMPARED or name == "any"):
                 flipped = name in ("logical_not", "__invert__")
                 hit = not self._answers.get(id(source), True) if flipped else None

@@ -39,7 +39,7 @@ def _split_scalar(node: Node) -> tuple[Value, float] | None:
     return None
 
 
-def _near(number: float | None, target: float) -> bool:
+def _is_close(number: float | None, target: float) -> bool:
     return number is not None and abs(number - target) < 2e-3
 
 
@@ -47,7 +47,7 @@ def _peel(value: Value, op: str, number: float) -> Value | None:
     """Return `x` if `value` is `x op number`, else None."""
     node = producer_of(value, op)
     pair = _split_scalar(node) if node else None
-    return pair[0] if pair and _near(pair[1], number) else None
+    return pair[0] if pair and _is_close(pair[1], number) else None
 
 
 def _two(node: Node) -> tuple[tuple[Value, Value], ...]:
@@ -81,7 +81,7 @@ def _hard_sigmoid(draft: Draft, node: Node) -> tuple[Value, list[str], str] | No
     if pair is None:
         return None
     value, number = pair
-    if not (_near(number, 6.0) if node.op == "divide" else _near(number, 1 / 6)):
+    if not (_is_close(number, 6.0) if node.op == "divide" else _is_close(number, 1 / 6)):
         return None
     clip = producer_of(value, "relu6")
     if clip and (x := _peel(clip.inputs[0], "add", 3.0)) is not None:
@@ -99,7 +99,7 @@ def _gelu(draft: Draft, node: Node) -> tuple[Value, list[str], str] | None:
     factors, operators = _factors(draft, node)
     halves = [f for f in factors if isinstance(f, float)]
     values = [f for f in factors if isinstance(f, Value)]
-    if len(values) != 2 or len(halves) != 1 or not _near(halves[0], 0.5):
+    if len(values) != 2 or len(halves) != 1 or not _is_close(halves[0], 0.5):
         return None
     for x, gate in ((values[0], values[1]), (values[1], values[0])):
         spelling = _gate(gate, x)
@@ -152,9 +152,9 @@ def _is_scaled(value: Value, x: Value, number: float) -> bool:
         return False
     scale = pair[1] if node.op == "multiply" else (1.0 / pair[1] if pair[1] else 0.0)
     if pair[0] is x:
-        return _near(abs(scale), number)
+        return _is_close(abs(scale), number)
     negated = producer_of(pair[0], "neg")
-    return negated is not None and negated.inputs[0] is x and _near(abs(scale), number)
+    return negated is not None and negated.inputs[0] is x and _is_close(abs(scale), number)
 
 
 def _is_cubic(value: Value, x: Value) -> bool:

@@ -20,7 +20,7 @@ def fold_affine(draft: Draft) -> None:
     prune(draft)
     for node in draft.nodes:
         if node.alive and node.op in (*_SCALING, *_SHIFTING):
-            _join_pieces(draft, node)
+            _join_batch_norm(draft, node)
     prune(draft)
     for node in draft.nodes:
         if node.alive and node.op == "batch_norm":
@@ -87,7 +87,7 @@ def _covers(bias: Value, shape: tuple[int, ...], features: int) -> bool:
     return bias.size == features and tuple(sizes) == shape[len(shape) - len(sizes) :]
 
 
-def _join_pieces(draft: Draft, last: Node) -> None:
+def _join_batch_norm(draft: Draft, last: Node) -> None:
     """Replace a chain such as `(x - mean) * scale + offset` by one `batch_norm`."""
     user = draft.sole_user(last.out)
     if user is not None and user.op in (*_SCALING, *_SHIFTING) and _operands(user):

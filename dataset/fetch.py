@@ -119,7 +119,7 @@ def _origin(named: str | None, data: Path) -> Origin:
 
 def _list(sources: list[PublishedSource], *, as_json: bool) -> None:
     if as_json:
-        print(json_text({"sources": [_described(source) for source in sources]}))
+        print(json_text({"sources": [_describe(source) for source in sources]}))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("source", "use", "licence", "MiB"):
@@ -137,7 +137,7 @@ def _list(sources: list[PublishedSource], *, as_json: bool) -> None:
             )
 
 
-def _described(source: PublishedSource) -> dict[str, Any]:
+def _describe(source: PublishedSource) -> dict[str, Any]:
     described: dict[str, Any] = {
         name: getattr(source, name)
         for name in ("name", "about", "use", "repository", "commit", "licence", "copyright", "size")

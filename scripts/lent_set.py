@@ -82,7 +82,7 @@ class SetArchiver:
     def _take(self) -> None:
         journal, since = self._folder / JOURNAL, self._out / SINCE
         new_bytes = _size(journal) - self._copied
-        if self._changed() or new_bytes < 0 or _size(since) + new_bytes > SINCE_BYTES:
+        if self._has_changed() or new_bytes < 0 or _size(since) + new_bytes > SINCE_BYTES:
             self.pack()
         elif new_bytes:
             with journal.open("rb") as file:
@@ -92,7 +92,7 @@ class SetArchiver:
                 file.write(lines)
             self._copied += len(lines)
 
-    def _changed(self) -> bool:
+    def _has_changed(self) -> bool:
         """Whether a file other than the journal and the log is new or has changed."""
         changed = _files(self._folder).items() ^ self._files.items()
         return any(not name.endswith(LOG) for name, _ in changed)

@@ -125,7 +125,7 @@ class Runner:
                 model = job.workload.model
                 reply = worker.ask({"do": "build", "model": model}, self._pace.remaining)
                 if reply["event"] == "failed":
-                    return self._failed(point, reply, while_building=True)
+                    return self._failure_outcome(point, reply, while_building=True)
                 self._built, building = job.workload.model, False
             reply = worker.ask({"do": "measure", "point": asdict(point)}, self._pace.remaining)
         except TimedOutError:
@@ -139,10 +139,10 @@ class Runner:
                 point, "crash", f"worker {error}", machine_columns(self._machine), building
             )
         if reply["event"] == "failed":
-            return self._failed(point, reply, while_building=False)
+            return self._failure_outcome(point, reply, while_building=False)
         return PointOutcome(point, "ok", columns=reply["columns"])
 
-    def _failed(
+    def _failure_outcome(
         self, point: Point, reply: Mapping[str, Any], *, while_building: bool
     ) -> PointOutcome:
         if while_building:

@@ -114,7 +114,7 @@ def manifest(
             *({"reason": r, "rows": int(n)} for r, n in reasons.value_counts().items()),
             *([{"reason": "no graph", "rows": int(without.sum())}] if without.any() else []),
         ],
-        "failures": _counted(failures, ["status", "reason"]),
+        "failures": _count_rows(failures, ["status", "reason"]),
         "models_without_graph": dict(zip(failed["model"], failed.get("error", ()), strict=False)),
         "noise_floor": [floor.to_dict() for floor in floors],
         "noise_floor_absent": dict(absent),
@@ -146,7 +146,7 @@ def _json(value: Any) -> str | None:
     return None if value is None else json.dumps(value, sort_keys=True)
 
 
-def _counted(rows: pd.DataFrame, columns: list[str]) -> list[dict[str, Any]]:
+def _count_rows(rows: pd.DataFrame, columns: list[str]) -> list[dict[str, Any]]:
     counts = rows.fillna({"reason": "no reason recorded"}).groupby(columns).size()
     ordered = counts.sort_values(ascending=False)
     return [{**dict(zip(columns, key, strict=True)), "rows": int(n)} for key, n in ordered.items()]

@@ -64,7 +64,7 @@ def _of_timm(name: str) -> Iterator[str]:
     """Yield models of timm with the family's name, each architecture at one size first."""
     later = []
     seen = set()
-    for model in _shipped():
+    for model in _shipped_models():
         if not bare_name(model).startswith(name):
             continue
         if bare_name(model) in seen:
@@ -76,5 +76,5 @@ def _of_timm(name: str) -> Iterator[str]:
 
 
 @cache
-def _shipped() -> tuple[str, ...]:
+def _shipped_models() -> tuple[str, ...]:
     return tuple(model for model, _ in shipped_graphs.graphs() if model.startswith("timm:"))

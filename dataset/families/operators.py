@@ -168,7 +168,7 @@ def _build_named(p: Parameters, sizes: Sizes, kind: str) -> torch.nn.Module:
     return make[kind](str(p["name"]))
 
 
-def _named(kind: str) -> Callable[[Parameters, Sizes], torch.nn.Module]:
+def _builder_of(kind: str) -> Callable[[Parameters, Sizes], torch.nn.Module]:
     return lambda p, sizes: _build_named(p, sizes, kind)
 
 
@@ -198,13 +198,13 @@ ALL = (
         "convolution", "convolution in 1 to 3 dimensions", _build_convolution, _convolution_inputs
     ),
     _family("attention", "scaled dot-product attention", _build_attention, _attention_inputs),
-    _family("elementwise", "activation or arithmetic", _named("elementwise"), _pair),
+    _family("elementwise", "activation or arithmetic", _builder_of("elementwise"), _pair),
     _family("norm", "normalisation", _build_norm),
     _family("softmax", "softmax over the last axis", _build_softmax),
     _family("pool", "pooling", _build_pool),
-    _family("move", "copies, transposes, joins and slices", _named("move"), _pair),
-    _family("reduction", "sums, means, maxima", _named("reduction")),
-    _family("resize", "interpolation", _named("resize")),
+    _family("move", "copies, transposes, joins and slices", _builder_of("move"), _pair),
+    _family("reduction", "sums, means, maxima", _builder_of("reduction")),
+    _family("resize", "interpolation", _builder_of("resize")),
     _family("embedding", "rows of a table", _build_embedding, _ids),
     _family("recurrent", "LSTM and GRU layers", _build_recurrent),
 )

@@ -142,10 +142,10 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
         return model_files.convert_file(spec)
     if zoo == "own":
         model, examples = _own(spec)
-        return walk(ShapeOnlyImporter().import_program(_exported(model, examples)), BATCH)
+        return walk(ShapeOnlyImporter().import_program(_export(model, examples)), BATCH)
     if zoo == "kernelbench":
         model, examples, batch = _problem(name, data_dir)
-        module = ShapeOnlyImporter().import_program(_exported(model, examples))
+        module = ShapeOnlyImporter().import_program(_export(model, examples))
         return walk(module, batch, batch_is_symbolic=False)
     name, _, size = name.partition("@")
     if not size.isdigit():
@@ -158,7 +158,7 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
     else:
         model, channels = _cell(name) if zoo == "nb101" else _model(zoo, name, int(size))
         examples = (torch.empty(BATCH, channels, int(size), int(size), device="meta"),)
-    return walk(ShapeOnlyImporter().import_program(_exported(model, examples)), BATCH)
+    return walk(ShapeOnlyImporter().import_program(_export(model, examples)), BATCH)
 
 
 def build(
@@ -245,7 +245,7 @@ def _convert_to_file(task: tuple[str, Path, Path | None]) -> BuildOutcome:
     return BuildOutcome(spec)
 
 
-def _exported(model: Any, examples: tuple[Any, ...]) -> Any:
+def _export(model: Any, examples: tuple[Any, ...]) -> Any:
     import torch
 
     from dippm.model.relax.torch_tracing import without_source

@@ -103,7 +103,7 @@ def random_split(table: pd.DataFrame, seed: int = SEED) -> Split:
     n_test = n_validation = round(0.15 * len(unique))
     drawn = unique[order[:n_test]], unique[order[n_test : n_test + n_validation]]
     test, validation = (table["row_id"][points.isin(part)] for part in drawn)
-    fold = Fold("random", _sorted(test), _sorted(validation))
+    fold = Fold("random", _sort_ids(test), _sort_ids(validation))
     return _split("S0", (), table, [fold], seed=seed)
 
 
@@ -153,11 +153,11 @@ def gpu_and_family_out(table: pd.DataFrame, n_folds: int = 5, seed: int = SEED) 
     folds = []
     for gpu in sorted(table["gpu"].unique()):
         for i, part in enumerate(_deal(table["family_id"], n_folds, seed)):
-            held = _closed(table, table["family_id"].isin(part))
+            held = _close_over_architectures(table, table["family_id"].isin(part))
             on_gpu = table["gpu"] == gpu
             test, rest = held & on_gpu, held ^ on_gpu
             ids = table["row_id"]
-            folds.append(Fold(f"{gpu} {i}", _sorted(ids[test]), left_out=_sorted(ids[rest])))
+            folds.append(Fold(f"{gpu} {i}", _sort_ids(ids[test]), left_out=_sort_ids(ids[rest])))
     return _split("S3b", ("gpu", "family_id", "arch_id"), table, folds, seed=seed)
 
 
@@ -190,17 +190,17 @@ def _fold(
     for key, values in held_out.items():
         test |= table[key].isin(values)
     if close:
-        test = _closed(table, test)
+        test = _close_over_architectures(table, test)
     group = group or ("arch_id" if "arch_id" in table else "row_id")
     rest = table[~test]
     kept = _take(rest[group], VALIDATION_SHARE, seed)
     validation = rest[group].isin(kept)
     if close and "arch_id" in table:
-        validation = _closed(rest, validation)
-    return Fold(name, _sorted(table["row_id"][test]), _sorted(rest["row_id"][validation]))
+        validation = _close_over_architectures(rest, validation)
+    return Fold(name, _sort_ids(table["row_id"][test]), _sort_ids(rest["row_id"][validation]))
 
 
-def _closed(table: pd.DataFrame, chosen: pd.Series[bool]) -> pd.Series[bool]:
+def _close_over_architectures(table: pd.DataFrame, chosen: pd.Series[bool]) -> pd.Series[bool]:
     """Return `chosen` extended to all rows of each chosen architecture."""
     if "arch_id" not in table:
         return chosen
@@ -249,7 +249,7 @@ def _split(
     return Split(name, keys, seed, data, family_version(), rows, tuple(folds))
 
 
-def _sorted(ids: Iterable[str]) -> tuple[str, ...]:
+def _sort_ids(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(ids))
 
 

@@ -47,18 +47,18 @@ REPEAT_EVERY = 12
 
 def plan(seed: int = 0) -> list[Job]:
     """Return inference jobs over all families: more than 10,508 graphs."""
-    return _interleaved(FAMILIES.values(), "inference", seed)
+    return _interleave(FAMILIES.values(), "inference", seed)
 
 
 def training_plan(seed: int = 0) -> list[Job]:
     """Return jobs of training steps over all families that train."""
     families = [family for family in FAMILIES.values() if family.trains]
-    return _interleaved(families, "train", seed)
+    return _interleave(families, "train", seed)
 
 
 def cpu_plan(seed: int = 0, points: int = 640) -> list[Job]:
     """Return small single-precision points for two cores, latency and memory only."""
-    families = enumerate(_ordered(FAMILIES.values(), f"{seed}/cpu"))
+    families = enumerate(_shuffle(FAMILIES.values(), f"{seed}/cpu"))
     queues = [_cpu_queue(family, seed, turn) for turn, family in families]
     jobs: list[Job] = []
     for job in _take_turns(queues):
@@ -75,10 +75,10 @@ def again(job: Job, repeat: int) -> Job:
     return Job(job.workload, tuple(replace(point, repeat=repeat) for point in chosen))
 
 
-def _interleaved(families: Iterable[Family], phase: Phase, seed: int) -> list[Job]:
+def _interleave(families: Iterable[Family], phase: Phase, seed: int) -> list[Job]:
     queues = [
         _queue(family, phase, seed, turn)
-        for turn, family in enumerate(_ordered(families, f"{seed}/{phase}"))
+        for turn, family in enumerate(_shuffle(families, f"{seed}/{phase}"))
     ]
     return list(_take_turns(queues))
 
@@ -113,7 +113,7 @@ def _queue(family: Family, phase: Phase, seed: int, turn: int) -> Iterator[Job]:
 
 def _workloads(family: Family, seed: int) -> Iterator[Workload]:
     """Yield all architectures at one size each, then all at the next, and so on."""
-    members = _ordered(family.grid(), f"{seed}/{family.name}")
+    members = _shuffle(family.grid(), f"{seed}/{family.name}")
     choices = [(parameters, list(family.sizes(parameters))) for parameters in members]
     for turn in range(max(len(sizes) for _, sizes in choices)):
         for rank, (parameters, sizes) in enumerate(choices):
@@ -186,7 +186,7 @@ def _cpu_queue(family: Family, seed: int, turn: int) -> Iterator[Job]:
         yield done[-1]
 
 
-def _ordered(items: Iterable[Any], seed: object) -> list[Any]:
+def _shuffle(items: Iterable[Any], seed: object) -> list[Any]:
     """Return the items in an order that depends on the seed and their names alone."""
     return sorted(items, key=lambda item: _digest(seed, getattr(item, "name", item)))
 

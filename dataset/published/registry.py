@@ -86,7 +86,7 @@ class PublishedSource:
 def all_published() -> dict[str, PublishedSource]:
     """Return every source by name, in the order of the registry."""
     document = tomllib.loads(REGISTRY.read_text(encoding="utf-8"))
-    return {name: _published(name, entry) for name, entry in document.items()}
+    return {name: _parse_source(name, entry) for name, entry in document.items()}
 
 
 def select_sources(names: Iterable[str]) -> list[PublishedSource]:
@@ -102,7 +102,7 @@ def select_sources(names: Iterable[str]) -> list[PublishedSource]:
     return [known[name] for name in dict.fromkeys(names)] or list(known.values())
 
 
-def _published(name: str, entry: dict[str, Any]) -> PublishedSource:
+def _parse_source(name: str, entry: dict[str, Any]) -> PublishedSource:
     files = entry.pop("files", {})
     tables = entry.pop("tables")
     return PublishedSource(

@@ -79,8 +79,8 @@ def optimum_benchmark(files: Files) -> Tables:
     passes = passes.drop_duplicates([*told_apart, "forward_latency_s", "generate_latency_s"])
     steps = pd.concat(training)
     return {
-        "a100_80gb_inference.csv": _ordered(passes, head, PASSES),
-        "a100_80gb_llama_training.csv": _ordered(steps, head, TRAINING),
+        "a100_80gb_inference.csv": _arrange_columns(passes, head, PASSES),
+        "a100_80gb_llama_training.csv": _arrange_columns(steps, head, TRAINING),
     }
 
 
@@ -92,7 +92,7 @@ def _column(report: pd.DataFrame, names: Sequence[str]) -> pd.Series[object]:
     return pd.Series(None, index=report.index, dtype="object")
 
 
-def _ordered(table: pd.DataFrame, head: list[str], figures: object) -> pd.DataFrame:
+def _arrange_columns(table: pd.DataFrame, head: list[str], figures: object) -> pd.DataFrame:
     """Return the columns in our order: origin, conditions, figures."""
     last = list(figures)  # type: ignore[call-overload]
     middle = [name for name in table.columns if name not in head and name not in last]

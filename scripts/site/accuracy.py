@@ -87,7 +87,7 @@ def _questions(infos: Sequence[CheckpointInfo]) -> str:
         INTRODUCTION,
         CHART.format(name=DEFAULT),
         "## By question",
-        table(_numbered(asked)),
+        table(_spell_out(asked)),
         "## The splits",
         SPLITS,
         "## Checkpoints",
@@ -97,7 +97,7 @@ def _questions(infos: Sequence[CheckpointInfo]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _numbered(asked: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def _spell_out(asked: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Return the rows with "the same, ..." spelled out, because each is shown with its split."""
     found, before = [], ""
     for row in asked:
@@ -124,7 +124,7 @@ def _checkpoint(info: CheckpointInfo) -> str:
             parts += [f"## {title}", "\n".join(f"* {item}" for item in card[key])]
     parts.append("## More")
     for title, content in metrics.items():
-        parts.append(_folded(title, content))
+        parts.append(_collapsible(title, content))
     if card.get("command"):
         parts += ["The numbers of this page come from:", f"```text\n{card['command']}\n```"]
     parts.append(f"The whole card: [README.md](../{_card(info)}).")
@@ -147,7 +147,7 @@ def _errors(summary: Sequence[Line]) -> Iterator[str]:
             yield table([{COLUMNS[key]: line.get(key) for key in shown} for line in lines])
 
 
-def _folded(title: str, content: Any) -> str:
+def _collapsible(title: str, content: Any) -> str:
     """Return further metrics in a collapsible section."""
     if isinstance(content, str):
         return f"* {title.replace('_', ' ')}: {content}"

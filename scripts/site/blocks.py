@@ -255,14 +255,14 @@ def regenerate_page(text: str, path: Path) -> str:
         region = example.region
         if region.evaluator is run_commands and any(command.output for command in region.parsed):
             block = text[region.start : region.end]
-            parts += [text[end : region.start], _printed(block, region.parsed)]
+            parts += [text[end : region.start], _regenerate_block(block, region.parsed)]
             end = region.end
         else:
             example.evaluate()
     return "".join(parts) + text[end:]
 
 
-def _printed(block: str, commands: list[Command]) -> str:
+def _regenerate_block(block: str, commands: list[Command]) -> str:
     """Return a console block with regenerated output for the commands that show any."""
     asked = re.findall(r"^\$ .*(?:\\\n.*)*$", block, re.MULTILINE)
     lines = [block.partition("\n")[0]]

@@ -18,12 +18,12 @@ def pages() -> dict[str, tuple[str, str]]:
     parts += [
         part
         for name in whole.list_commands(context)
-        for part in _described(whole.get_command(context, name), f"dippm {name}", context)
+        for part in _describe(whole.get_command(context, name), f"dippm {name}", context)
     ]
     return {"reference/commands.md": ("Commands", "\n\n".join(parts) + "\n")}
 
 
-def _described(command, name: str, parent) -> list[str]:
+def _describe(command, name: str, parent) -> list[str]:
     """Return heading, help, usage and option table of a command and of its subcommands."""
     import typer
 
@@ -38,7 +38,7 @@ def _described(command, name: str, parent) -> list[str]:
     below = [
         part
         for found in (command.list_commands(context) if hasattr(command, "list_commands") else ())
-        for part in _described(command.get_command(context, found), f"{name} {found}", context)
+        for part in _describe(command.get_command(context, found), f"{name} {found}", context)
     ]
     return [
         f"## `{name}`",

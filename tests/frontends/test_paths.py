@@ -100,7 +100,7 @@ def test_naming_leaves_a_scripted_module_as_it_was():
     module = scripted(Net().eval(), "script")
     stages = dict(module.named_modules())["stages"]
     before = str(module.graph), str(stages.graph)
-    assert script_paths.scripted(module)
+    assert script_paths.script_operators(module)
     assert (str(module.graph), str(stages.graph)) == before
 
 

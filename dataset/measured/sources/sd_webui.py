@@ -81,7 +81,7 @@ def _comparable(reports: pd.DataFrame) -> pd.DataFrame:
         & attention.str.contains(FUSED)
         & ~attention.str.contains(OFFLOADED)
     ]
-    found = {name: device for name in kept["gpu"].unique() if (device := _catalogued(name))}
+    found = {name: device for name in kept["gpu"].unique() if (device := _match_catalogue(name))}
     kept = kept[kept["gpu"].isin(found)]
     capacity = kept["gpu"].map({name: device.memory_mb for name, device in found.items()})
     ratio = 1024 * kept["gpu_mem_gb"] / capacity
@@ -89,7 +89,7 @@ def _comparable(reports: pd.DataFrame) -> pd.DataFrame:
     return kept.assign(gpu=kept["gpu"].map({name: device.name for name, device in found.items()}))
 
 
-def _catalogued(name: str) -> Device | None:
+def _match_catalogue(name: str) -> Device | None:
     try:
         return find(name)
     except UnknownNameError:

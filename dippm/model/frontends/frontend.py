@@ -92,7 +92,7 @@ class InputSpec:
         if given is None:
             return cls({})
         if isinstance(given, str) and "=" in given:
-            given = _named(given)
+            given = _split_names(given)
         if _is_several(given):
             given = {str(place): one for place, one in enumerate(given)}
         if isinstance(given, Mapping):
@@ -213,7 +213,7 @@ def _is_several(given: Any) -> bool:
     return any(inner)
 
 
-def _named(text: str) -> dict[str, str]:
+def _split_names(text: str) -> dict[str, str]:
     shapes: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in text.split(";"))):
         name, equals, shape = (p.strip() for p in part.partition("="))
@@ -245,9 +245,9 @@ def _input(given: Any, name: str = "") -> _Input:
         if colon and prefix == "fixed":
             return _Input(_sizes(_pieces(rest, label), label), names_batch=True)
         if colon:
-            return _typed(prefix, rest.strip(), label)
+            return _parse_typed(prefix, rest.strip(), label)
     if isinstance(given, list | tuple) and _is_word(next(iter(given), 0)):
-        return _typed(given[0], given[1:], label)
+        return _parse_typed(given[0], given[1:], label)
     pieces = _pieces(given, label)
     marks = [i for i, piece in enumerate(pieces) if piece in ("N", "n")]
     if len(marks) > 1:
@@ -261,7 +261,7 @@ def _is_word(piece: Any) -> bool:
     return isinstance(piece, str) and piece.isalpha() and piece not in ("N", "n")
 
 
-def _typed(kind: str, rest: Any, label: str) -> _Input:
+def _parse_typed(kind: str, rest: Any, label: str) -> _Input:
     """Return an input whose kind was written before its sizes."""
     if kind not in KINDS:
         raise InputShapeError(f"{label}: {kind!r} is no type of inputs: {', '.join(KINDS)}", FORMS)

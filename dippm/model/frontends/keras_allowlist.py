@@ -156,18 +156,18 @@ def check(config: Mapping[str, Any], path: object) -> None:
             unsafe.update(f"a call with the text {text!r}" for text in texts)
     if unsafe:
         raise UnsafeModelError(
-            f"{path} has parts that can run code or read files when loaded: {_listed(unsafe)}",
+            f"{path} has parts that can run code or read files when loaded: {_join_names(unsafe)}",
             "Export it with model.export(folder) where it was made, and give that folder, or to "
             "ONNX; or pass trust=True if you trust it.",
         )
     if own:
         raise ConversionError(
-            f"{path} has classes that Keras does not have: {_listed(own)}",
+            f"{path} has classes that Keras does not have: {_join_names(own)}",
             "Export it with model.export(folder) where its classes are, and give that folder.",
         )
 
 
-def _listed(names: set[str]) -> str:
+def _join_names(names: set[str]) -> str:
     ordered = [name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…" for name in sorted(names)]
     more = f" and {len(ordered) - MAX_NAMES} more" if len(ordered) > MAX_NAMES else ""
     return ", ".join(ordered[:MAX_NAMES]) + more

@@ -278,7 +278,7 @@ def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
     return transformers.AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-any-return]
 
 
-def _published(name: str, device: torch.device) -> NamedModel:
+def _build_published(name: str, device: torch.device) -> NamedModel:
     from dippm.model.networks.published import PUBLISHED
 
     found = PUBLISHED.get(name.casefold())
@@ -297,7 +297,7 @@ BUILDERS: dict[str, Callable[[str, torch.device], NamedModel]] = {
     "timm": _timm,
     "torchvision": _torchvision,
     "hf-config": _hf_config,
-    "dippm": _published,
+    "dippm": _build_published,
 }
 
 

@@ -69,7 +69,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
     except (OSError, ValueError) as error:
         if isinstance(error, ModelFileError):
             raise
-        raise damaged(path.name, error) from error
+        raise damaged_error(path.name, error) from error
 
 
 def load_bytes(
@@ -92,22 +92,22 @@ def load_bytes(
     from dippm.model.relax.onnx.inputs import Binding, match_request
     from dippm.model.relax.without_torch import import_tvm
 
-    with _well_formed(name):
+    with _blame_file(name):
         model = _parse(data, folder, name)
         declared = declared_inputs(model.graph)
         inputs = inputs.in_order([one.name for one in declared])
-        check_kinds(inputs, {d.name: _stated(d.element_type) for d in declared})
+        check_kinds(inputs, {d.name: _type_name(d.element_type) for d in declared})
         asked = match_request(declared, inputs.shapes, inputs.batch_axes, inputs.values)
         traced = trace_at_marker(model, Binding(declared, asked), MARKER_BATCHES)
     import_tvm()
     from dippm.model.relax.onnx.importer import import_trace
 
-    with _well_formed(name):
+    with _blame_file(name):
         raw = import_trace(traced.trace, traced.batch, batch_is_symbolic=traced.is_symbolic)
     return replace(raw, notes=traced.trace.notes)
 
 
-def _stated(element_type: int) -> str:
+def _type_name(element_type: int) -> str:
     from onnx import TensorProto
 
     name = TensorProto.DataType.Name(element_type)
@@ -122,11 +122,11 @@ def _parse(data: bytes, folder: Path | None, name: str) -> onnx.ModelProto:
     except ModelFileError:
         raise
     except ValueError as error:
-        raise damaged(name, error) from error
+        raise damaged_error(name, error) from error
 
 
 @contextmanager
-def _well_formed(name: str) -> Iterator[None]:
+def _blame_file(name: str) -> Iterator[None]:
     """Convert errors on a graph that protobuf can read into an error about the file."""
     try:
         yield
@@ -140,7 +140,7 @@ def _well_formed(name: str) -> Iterator[None]:
         ) from error
 
 
-def damaged(name: str, error: BaseException) -> ModelFileError:
+def damaged_error(name: str, error: BaseException) -> ModelFileError:
     """Return the error for bytes that are not an ONNX model."""
     return ModelFileError(
         f"{name}: not a complete ONNX model ({str(error)[:300] or type(error).__name__})",

@@ -37,13 +37,13 @@ def layers_of(document: Mapping[str, Any]) -> dict[str, str]:
         if operator.get("regions"):
             return {}
         kind = str(operator["#"]).partition(".")[2]
-        if layers := _noted(operator):
+        if layers := _layer_of(operator):
             found[f"{_RESULT}{kind}.{counts[kind]}"] = layers
         counts[kind] += 1
     return found
 
 
-def _noted(operator: Mapping[str, Any]) -> str:
+def _layer_of(operator: Mapping[str, Any]) -> str:
     for entry in operator.get("A", ()):
         if isinstance(entry, dict) and entry.get("N") == "struct_name":
             held = entry.get("AT")

@@ -74,7 +74,7 @@ def rewrite(document: Mapping[str, Any], name: str, known: Collection[str] = ())
         if kind.endswith("_interp"):
             _scale_in_single_precision(operator)
         elif kind in ("conv2d", "conv3d", "depthwise_conv2d"):
-            _undilated(operator)
+            _drop_dilation(operator)
         elif kind == "mean":
             _over_axes(makers.get(_input(operator, 1)), ranks.get(_input(operator, 0), 0))
         elif kind == "group_norm" and ranks.get(_input(operator, 0), 4) != 4:
@@ -165,7 +165,7 @@ def _scale_in_single_precision(operator: Operator) -> None:
             item["#"], item["D"] = "0.a_f32", float(item["D"])
 
 
-def _undilated(operator: Operator) -> None:
+def _drop_dilation(operator: Operator) -> None:
     """Drop the dilation under padding "SAME", where Paddle itself ignores it."""
     if _attribute(operator, "padding_algorithm").get("D") == "SAME":
         for item in _items(operator, "dilations"):

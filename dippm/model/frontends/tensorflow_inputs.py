@@ -152,7 +152,7 @@ def bind(
             if one.shape
         )
         raise InputShapeError(
-            f"the file fixes several batch sizes: {_listed(declared)}",
+            f"the file fixes several batch sizes: {_list_inputs(declared)}",
             "Export the model again with a dynamic batch, or say which inputs have none: "
             f'input="{names}".',
         )
@@ -181,7 +181,7 @@ def _by_name(declared: Sequence[DeclaredInput], asked: Mapping[str, T]) -> dict[
     unknown = [name for name in found if name not in names]
     if unknown:
         raise InputShapeError(
-            f"no input is called {', '.join(unknown)}; the model has {_listed(declared)}",
+            f"no input is called {', '.join(unknown)}; the model has {_list_inputs(declared)}",
             _example(declared),
         )
     return found
@@ -221,7 +221,7 @@ def _sizes(
         if expected is None or None in expected:
             raise InputShapeError(
                 f"input {one.name} has no fixed size: {_text(one.shape)}; "
-                f"the model takes {_listed(declared)}",
+                f"the model takes {_list_inputs(declared)}",
                 _example(declared),
             )
         return tuple(size for size in expected if size is not None)
@@ -278,7 +278,7 @@ def _example(declared: Sequence[DeclaredInput]) -> str:
     return 'Name the inputs: input="' + ";".join(f"{n}={t}" for n, t in texts) + '".'
 
 
-def _listed(declared: Sequence[DeclaredInput]) -> str:
+def _list_inputs(declared: Sequence[DeclaredInput]) -> str:
     return ", ".join(f"{one.name} {_text(one.shape)}" for one in declared)
 
 

@@ -108,7 +108,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         module = self.from_exported_program(program, True, False, False, None)
         builder = self.block_builder
         module = with_lifetimes(with_paths(module, builder.paths), builder.held)
-        return with_execution(module, builder.in_place, _called(program))
+        return with_execution(module, builder.in_place, _called_paths(program))
 
     @property
     def block_builder(self) -> TorchBuilder:
@@ -284,7 +284,7 @@ def _held(node: Node) -> Lifetime | None:
     return (known[STEP], known[UNTIL]) if STEP in known and UNTIL in known else None
 
 
-def _called(program: torch.export.ExportedProgram) -> set[str]:
+def _called_paths(program: torch.export.ExportedProgram) -> set[str]:
     """Return the paths of the modules that the program calls."""
     stacks = (node.meta.get("nn_module_stack") or {} for node in program.graph.nodes)
     return {str(path) for stack in stacks for path, _ in stack.values()}

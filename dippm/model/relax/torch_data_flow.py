@@ -102,7 +102,7 @@ def mutates_shared_memory(graph: torch.fx.Graph) -> bool:
     memory: dict[Node, Node] = {}
     views: dict[Node, set[Node]] = {}
     for node in graph.nodes:
-        base, written = _aliased(node)
+        base, written = _alias_arguments(node)
         root = memory.get(base, base) if base is not None else node
         memory[node] = root
         views.setdefault(root, {root}).add(node)
@@ -113,7 +113,7 @@ def mutates_shared_memory(graph: torch.fx.Graph) -> bool:
     return False
 
 
-def _aliased(node: Node) -> tuple[Node | None, Node | None]:
+def _alias_arguments(node: Node) -> tuple[Node | None, Node | None]:
     """Return the argument that shares memory with the result, and the argument written to."""
     if node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
         source = node.args[0]

@@ -58,7 +58,7 @@ def convert_or_typed_error(data: bytes) -> None:
     except ModelFileError as error:
         outcome = error
     except ValueError as error:  # what `load` turns into a ModelFileError
-        outcome = route.damaged("model", error)
+        outcome = route.damaged_error("model", error)
     if isinstance(outcome, ModelFileError):
         assert outcome.message
         assert outcome.hint

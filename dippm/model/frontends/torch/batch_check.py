@@ -204,12 +204,12 @@ def same_work(one: ExportedProgram, batch: int, other: ExportedProgram, other_ba
             return False
         sizes = [tuple(v.shape) for v in _values(node.meta.get("val"))]
         twins = [tuple(v.shape) for v in _values(twin.meta.get("val"))]
-        if [tuple(_scaled(s, batch, other_batch) for s in shape) for shape in sizes] != twins:
+        if [tuple(_rescale(s, batch, other_batch) for s in shape) for shape in sizes] != twins:
             return False
     return True
 
 
-def _scaled(size: Any, batch: int, other: int) -> Any:
+def _rescale(size: Any, batch: int, other: int) -> Any:
     factor = 1
     while isinstance(size, int) and size and size % batch == 0:
         size //= batch

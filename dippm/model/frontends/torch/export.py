@@ -134,14 +134,16 @@ def accepted_inputs(module: torch.nn.Module, inputs: InputSpec, batch: int) -> A
 
     for candidate in candidate_calls(module, inputs):
         try:
-            found = _accepted(subject, candidate.call(), inputs, batch, on_meta=copied is not None)
+            found = _find_accepted(
+                subject, candidate.call(), inputs, batch, on_meta=copied is not None
+            )
             break
         except (InputShapeError, ConversionError) as error:
             candidate.refusal = error
     return found
 
 
-def _accepted(
+def _find_accepted(
     module: torch.nn.Module, call: ModelCall, inputs: InputSpec, batch: int, *, on_meta: bool
 ) -> AcceptedInputs:
     """Return the accepted inputs of one call, with the errors of `accepted_inputs`."""
@@ -219,7 +221,7 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
     if not attempt.call.has_batch:
         program = attempt.export_at(1)
         if attempt.gradients.asked:
-            return _differentiated(attempt, 1, 1)
+            return _export_with_gradients(attempt, 1, 1)
         program = (
             attempt.export_selecting_all(1)
             or program
@@ -234,7 +236,7 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
     marker = marker_batch(_sizes(attempt))
     program = attempt.export_at(marker, watched=True)
     if attempt.gradients.asked:
-        return _differentiated(attempt, marker, fixed_batch)
+        return _export_with_gradients(attempt, marker, fixed_batch)
     watch = attempt.watch
     if not watch.is_cut and (watch.misplaced or program is None):
         other = _sequence_first(attempt, marker)
@@ -269,7 +271,7 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
     return Exported(program, fixed_batch, False, (note, *attempt.notes))
 
 
-def _differentiated(attempt: Attempt, marker: int, fixed_batch: int) -> Exported | None:
+def _export_with_gradients(attempt: Attempt, marker: int, fixed_batch: int) -> Exported | None:
     """Export a model that computes gradients, at the marker if it stands for every batch."""
     program = attempt.export_with_gradients(marker) if attempt.call.has_batch else None
     if program is not None:

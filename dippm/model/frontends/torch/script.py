@@ -165,11 +165,11 @@ def _on_numbers(graph: Any, node: Any, arguments: list[Any]) -> Any:
     if node.kind() == "aten::rsub":
         first, second = second, first
     if factor:
-        second = _inserted(graph, node, "aten::mul", [second, factor[0]])
-    return _inserted(graph, node, _ON_NUMBERS[node.kind()], [first, second])
+        second = _insert(graph, node, "aten::mul", [second, factor[0]])
+    return _insert(graph, node, _ON_NUMBERS[node.kind()], [first, second])
 
 
-def _inserted(graph: Any, node: Any, kind: str, arguments: list[Any]) -> Any:
+def _insert(graph: Any, node: Any, kind: str, arguments: list[Any]) -> Any:
     made = graph.create(kind, arguments, 1)
     made.output().setType(torch._C.IntType.get())
     made.insertBefore(node)

@@ -25,13 +25,13 @@ def of_script(nodes: list[Node], module: torch.nn.Module, owners: Owners) -> lis
     with the owners of all weights, the path is certain.
     """
     by_weights = [own[0] if own else "" for own in owners]
-    listed = scripted(module)
+    listed = script_operators(module)
     kinds = [kind for kind, _ in listed]
     names = [str(getattr(node.target, "__name__", "")).partition(".")[0] for node in nodes]
     known = set(kinds)
     asked = [i for i, name in enumerate(names) if name in known]
-    first = _embedded([names[i] for i in asked], kinds)
-    last = _embedded([names[i] for i in reversed(asked)], kinds[::-1])
+    first = _match_in_order([names[i] for i in asked], kinds)
+    last = _match_in_order([names[i] for i in reversed(asked)], kinds[::-1])
     if first is None or last is None:
         return by_weights
     paths = list(by_weights)
@@ -44,7 +44,7 @@ def of_script(nodes: list[Node], module: torch.nn.Module, owners: Owners) -> lis
     return paths
 
 
-def _embedded(names: Iterable[str], kinds: Sequence[str]) -> list[int] | None:
+def _match_in_order(names: Iterable[str], kinds: Sequence[str]) -> list[int] | None:
     """Return the first positions of names in `kinds`, in order; None if there are none."""
     positions, at = [], 0
     for name in names:
@@ -56,7 +56,7 @@ def _embedded(names: Iterable[str], kinds: Sequence[str]) -> list[int] | None:
     return positions
 
 
-def scripted(module: torch.nn.Module) -> list[tuple[str, str]]:
+def script_operators(module: torch.nn.Module) -> list[tuple[str, str]]:
     """Return (operator, path) of each operator of a scripted module, branches included."""
     if not isinstance(module, torch.jit.ScriptModule):
         return []

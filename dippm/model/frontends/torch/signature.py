@@ -89,7 +89,7 @@ class Candidate:
         if "" in inputs.shapes and parameters and is_list_of_tensors(parameters[0].annotation):
             notes = (*notes, _LIST_NOTE.format(name=parameters[0].name))
         inputs = _with_parameter_names(parameters, inputs)
-        constants = _checked(parameters, inputs)
+        constants = _check_names(parameters, inputs)
         kinds = {"bool": torch.bool, "int": torch.int64, "float": self.floating}
         leaves = [_leaf(name, inputs, parameters, kinds) for name in inputs.shapes]
         if any(leaf.name for leaf in leaves if EDGES.search(leaf.name)):
@@ -215,16 +215,16 @@ def _with_parameter_names(parameters: list[inspect.Parameter], inputs: InputSpec
         and not names & {p.name for p in known}
         and takes_parts(known[0].annotation)
     ):
-        return _renamed(inputs, {name: f"{required[0]}.{name}" for name in _all_names(inputs)})
+        return _rename(inputs, {name: f"{required[0]}.{name}" for name in _all_names(inputs)})
     if "" not in inputs.shapes or not known:
         return inputs
     first = known[0]
     if first.name in names:
         raise InputShapeError(f"input {first.name!r} is given twice", FORMS)
     if is_list_of_tensors(first.annotation):
-        return _renamed(inputs, {"": f"{first.name}.0"})
+        return _rename(inputs, {"": f"{first.name}.0"})
     if INTEGER_NAME.search(first.name):
-        return _renamed(inputs, {"": first.name})
+        return _rename(inputs, {"": first.name})
     return inputs
 
 
@@ -232,7 +232,7 @@ def _all_names(inputs: InputSpec) -> list[str]:
     return [*inputs.shapes, *inputs.values]
 
 
-def _renamed(inputs: InputSpec, names: Mapping[str, str]) -> InputSpec:
+def _rename(inputs: InputSpec, names: Mapping[str, str]) -> InputSpec:
     return InputSpec(
         shapes={names.get(n, n): shape for n, shape in inputs.shapes.items()},
         batch_axes={names.get(n, n): axis for n, axis in inputs.batch_axes.items()},
@@ -241,7 +241,7 @@ def _renamed(inputs: InputSpec, names: Mapping[str, str]) -> InputSpec:
     )
 
 
-def _checked(parameters: list[inspect.Parameter], inputs: InputSpec) -> dict[str, Any]:
+def _check_names(parameters: list[inspect.Parameter], inputs: InputSpec) -> dict[str, Any]:
     """Check names against the parameters; return the non-tensor arguments.
 
     Raises:

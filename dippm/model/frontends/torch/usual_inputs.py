@@ -90,7 +90,7 @@ def own_inputs(
     if packed:
         return [OwnInputs(p.shapes, (p.note,), p.values, is_whole=True) for p in packed]
     if config is not None:
-        used = list(_used(module, config, names))
+        used = list(_required_inputs(module, config, names))
         if used[0] not in names and any(input_shape(name, config) for name in required):
             del used[0]
         if any(input_shape(name, config) is None for name in used):
@@ -206,7 +206,7 @@ def _of_configuration(
         if size and assumed and name.startswith("pixel_values") and len(shape) >= 3:
             shape = (*shape[:-2], *size)
         if turned and name in SOUND:
-            shape, assumed = _turned(shape), True
+            shape, assumed = _transposed_sound(shape), True
         if stacked and name == "pixel_values" and len(shape) == 3:
             shape, assumed = (stacked, *shape), True
         shapes[name if name in names else ""] = shape
@@ -218,7 +218,7 @@ def _of_configuration(
     return OwnInputs(shapes, tuple(notes)) if shapes else None
 
 
-def _used(module: torch.nn.Module, config: Any, names: list[str]) -> Iterator[str]:
+def _required_inputs(module: torch.nn.Module, config: Any, names: list[str]) -> Iterator[str]:
     """Yield the names of the inputs that a pass requires."""
     main = getattr(module, "main_input_name", None)
     if not isinstance(main, str):
@@ -234,7 +234,7 @@ def _used(module: torch.nn.Module, config: Any, names: list[str]) -> Iterator[st
         yield "decoder_input_ids"
 
 
-def _turned(shape: Shape) -> Shape:
+def _transposed_sound(shape: Shape) -> Shape:
     """Return a sound's shape with features before steps, or a wave's with a channel axis."""
     return (1, *shape) if len(shape) == 1 else (*shape[:-2], shape[-1], shape[-2])
 

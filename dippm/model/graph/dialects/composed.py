@@ -22,13 +22,13 @@ def _plus(terms: list[str], out: str) -> Reader:
 
     def read(call: RawCall) -> bool:
         bias, left, right = call.inputs[:3]
-        product = _contracted(call, [left, right], terms, out, call.out_shape)
+        product = _contract(call, [left, right], terms, out, call.out_shape)
         return call.first("add", [product, bias])
 
     return read
 
 
-def _contracted(
+def _contract(
     call: RawCall, operands: list[Value], terms: list[str], out: str, shape: Shape
 ) -> Value:
     result = Value(shape, call.outputs[0].dtype)
@@ -63,7 +63,7 @@ def _chain(call: RawCall) -> bool:
         i = costs.index(min(costs))
         a, b = chain[i : i + 2]
         shape = (a.shape[0], b.shape[-1])
-        chain[i : i + 2] = [_contracted(call, [a, b], ["ij", "jk"], "ik", shape)]
+        chain[i : i + 2] = [_contract(call, [a, b], ["ij", "jk"], "ik", shape)]
     call.inputs = chain
     return contract(call, ["ij", "jk"], "ik")
 

@@ -12,7 +12,7 @@ from dippm.model.graph.draft import Shape, Value
 Ints = tuple[int, ...]
 
 
-def _repeated(values: Ints | None, rank: int, default: int) -> Ints:
+def _per_axis(values: Ints | None, rank: int, default: int) -> Ints:
     """Return a per-axis attribute with `rank` entries, without those of N and C in a long form."""
     if not values:
         return (default,) * rank
@@ -38,7 +38,7 @@ def _padding(call: RawCall, source: Shape, out: Shape, *, kernel: Ints, strides:
         if len(explicit) == 2 * rank:
             return explicit
         if len(explicit) in (1, rank):
-            return _repeated(explicit, rank, 0) * 2
+            return _per_axis(explicit, rank, 0) * 2
     spelled = (call.text("padding") or call.text("auto_pad")).upper()
     if not spelled.startswith("SAME"):
         return (0,) * (2 * rank)
@@ -88,8 +88,8 @@ def _emit(
     call: RawCall, source: Value, weight: Value, shape: Shape, *, kernel: Ints, channels: int
 ) -> Value:
     rank = len(kernel)
-    strides = _repeated(call.integers("strides", "stride"), rank, 1)
-    dilation = _repeated(call.integers("dilation", "dilations"), rank, 1)
+    strides = _per_axis(call.integers("strides", "stride"), rank, 1)
+    dilation = _per_axis(call.integers("dilation", "dilations"), rank, 1)
     spanned = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
     in_channels = source.shape[1]
     groups = call.integer("groups", "group", default=0)
@@ -142,7 +142,7 @@ def _conv_transpose(call: RawCall) -> bool:
     kernel = _weight_first(weight.shape, layout)[2:]
 
     def build(source: Value, shape: Shape) -> Value:
-        strides = _repeated(call.integers("strides", "stride"), rank, 1)
+        strides = _per_axis(call.integers("strides", "stride"), rank, 1)
         in_channels, out_channels = source.shape[1], shape[1]
         groups = in_channels * out_channels * _volume(kernel) // max(weight.size, 1)
         return call.step(
@@ -152,7 +152,7 @@ def _conv_transpose(call: RawCall) -> bool:
             kernel=kernel,
             strides=strides,
             padding=_padding(call, source.shape, shape, kernel=kernel, strides=strides),
-            dilation=_repeated(call.integers("dilation", "dilations"), rank, 1),
+            dilation=_per_axis(call.integers("dilation", "dilations"), rank, 1),
             groups=max(groups, 1),
             in_channels=in_channels,
             out_channels=out_channels,
@@ -165,11 +165,11 @@ def _pool(op: str) -> Callable[[RawCall], bool]:
     def read(call: RawCall) -> bool:
         def build(source: Value, shape: Shape) -> Value:
             rank = len(shape) - 2
-            kernel = _repeated(call.integers("pool_size", "kernel_size", "ksize"), rank, 1)
+            kernel = _per_axis(call.integers("pool_size", "kernel_size", "ksize"), rank, 1)
             if kernels := call.integers("kernel_shape"):
-                kernel = _repeated(kernels, rank, 1)
+                kernel = _per_axis(kernels, rank, 1)
             stride = call.integers("strides", "stride") or kernel
-            strides = _repeated(stride, rank, 1)
+            strides = _per_axis(stride, rank, 1)
             padding = _padding(call, source.shape, shape, kernel=kernel, strides=strides)
             return call.step(op, [source], shape, kernel=kernel, strides=strides, padding=padding)
 

@@ -102,8 +102,8 @@ def _pair(
     call: RawCall, left: Operand, right: Operand, rest: str, sizes: dict[str, int]
 ) -> Operand:
     """Contract two operands; `rest` are the axes of the result and of the other operands."""
-    left = _sum(call, _narrowed(call, left, sizes), rest + right[1])
-    right = _sum(call, _narrowed(call, right, sizes), rest + left[1])
+    left = _sum(call, _drop_broadcast_axes(call, left, sizes), rest + right[1])
+    right = _sum(call, _drop_broadcast_axes(call, right, sizes), rest + left[1])
     (a, ours), (b, theirs) = left, right
     summed = [i for i in ours if i in theirs and i not in rest]
     shared = [i for i in ours if i in theirs and i in rest]
@@ -119,16 +119,16 @@ def _pair(
     batch = size(shared)
     wide = size(rows) if rows and not shared else (prod(size(rows)),)
     inner, width = prod(size(summed)), prod(size(columns))
-    x = _arranged(call, a, ours, [*shared, *rows, *summed])
-    x = _shaped(call, x, (*batch, *wide, inner))
-    y = _arranged(call, b, theirs, [*shared, *summed, *columns])
-    y = _shaped(call, y, (*batch, inner, width))
+    x = _arrange(call, a, ours, [*shared, *rows, *summed])
+    x = _reshape(call, x, (*batch, *wide, inner))
+    y = _arrange(call, b, theirs, [*shared, *summed, *columns])
+    y = _reshape(call, y, (*batch, inner, width))
     product = call.step("matmul", [x, y], (*batch, *wide, width))
-    full = _shaped(call, product, size(shared, rows, columns))
+    full = _reshape(call, product, size(shared, rows, columns))
     return full, "".join([*shared, *rows, *columns])
 
 
-def _narrowed(call: RawCall, operand: Operand, sizes: dict[str, int]) -> Operand:
+def _drop_broadcast_axes(call: RawCall, operand: Operand, sizes: dict[str, int]) -> Operand:
     """Drop axes of size one that broadcast, because another operand is larger there."""
     value, letters = operand
     kept = "".join(i for i, n in zip(letters, value.shape, strict=True) if n == sizes[i])
@@ -140,14 +140,14 @@ def _multiply(call: RawCall, left: Operand, right: Operand, sizes: dict[str, int
     letters = [*left[1], *(i for i in right[1] if i not in left[1])]
     factors = []
     for value, own in (left, right):
-        arranged = _arranged(call, value, own, [i for i in letters if i in own])
+        arranged = _arrange(call, value, own, [i for i in letters if i in own])
         shape = tuple(sizes[i] if i in own else 1 for i in letters)
-        factors.append(_shaped(call, arranged, shape))
+        factors.append(_reshape(call, arranged, shape))
     product = call.step("multiply", factors, tuple(sizes[i] for i in letters))
     return product, "".join(letters)
 
 
-def _arranged(call: RawCall, value: Value, letters: str, order: list[str]) -> Value:
+def _arrange(call: RawCall, value: Value, letters: str, order: list[str]) -> Value:
     permutation = tuple(letters.index(i) for i in order)
     if permutation == tuple(range(len(letters))):
         return value
@@ -155,7 +155,7 @@ def _arranged(call: RawCall, value: Value, letters: str, order: list[str]) -> Va
     return call.view("transpose", value, shape, permutation=permutation)
 
 
-def _shaped(call: RawCall, value: Value, shape: Shape) -> Value:
+def _reshape(call: RawCall, value: Value, shape: Shape) -> Value:
     return value if value.shape == shape else call.view("reshape", value, shape)
 
 

@@ -10,7 +10,7 @@ from dippm.model.graph.dialects.einsum import contract
 from dippm.model.graph.draft import Value
 
 
-def _swapped(call: RawCall, value: Value) -> Value:
+def _transpose_last(call: RawCall, value: Value) -> Value:
     rank = len(value.shape)
     axes = (*range(rank - 2), rank - 1, rank - 2)
     shape = tuple(value.shape[a] for a in axes)
@@ -20,9 +20,9 @@ def _swapped(call: RawCall, value: Value) -> Value:
 def _matmul(call: RawCall) -> bool:
     left, right = call.inputs[0], call.inputs[1]
     if call.attributes.get("adj_x") or call.attributes.get("transpose_a"):
-        left = _swapped(call, left)
+        left = _transpose_last(call, left)
     if call.attributes.get("adj_y") or call.attributes.get("transpose_b"):
-        right = _swapped(call, right)
+        right = _transpose_last(call, right)
     if len(call.inputs) > 2:
         product = call.step("matmul", [left, right], call.out_shape)
         return call.first("add", [product, call.inputs[2]])
@@ -31,7 +31,7 @@ def _matmul(call: RawCall) -> bool:
 
 def _linear(call: RawCall) -> bool:
     """`linear` and ONNX's Gemm with transB keep the weight as (out, in)."""
-    weight = _swapped(call, call.inputs[1])
+    weight = _transpose_last(call, call.inputs[1])
     if len(call.inputs) == 2:
         return call.first("matmul", [call.inputs[0], weight])
     product = call.step("matmul", [call.inputs[0], weight], call.out_shape)

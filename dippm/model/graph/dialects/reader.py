@@ -76,7 +76,7 @@ def _read_table(
     if all(value.is_static for value in call.inputs):
         for slot in data_slots(operator, [v.shape for v in call.inputs]):
             value = call.inputs[slot]
-            call.inputs[slot] = cloned.setdefault(id(value), as_data(value))
+            call.inputs[slot] = cloned.setdefault(id(value), as_activation(value))
     _read_call(call)
 
 
@@ -253,7 +253,7 @@ def data_slots(call: RawOperator, shapes: Sequence[tuple[int, ...]]) -> list[int
     return [0]
 
 
-def as_data(value: Value) -> Value:
+def as_activation(value: Value) -> Value:
     """Return a static value as an activation without a producer in the graph."""
     data = Value(value.shape, value.dtype, name=value.name)
     data.static_work = value.static_work

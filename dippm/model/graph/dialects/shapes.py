@@ -66,14 +66,14 @@ def _transpose(call: RawCall) -> bool:
     rank = len(call.out_shape)
     axes = call.integers("axes", "perm", "dims", "arg1")
     if axes is None and "dim0" in call.attributes:
-        axes = _swapped(rank, call.integer("dim0", default=0), call.integer("dim1", default=1))
+        axes = _swap_axes(rank, call.integer("dim0", default=0), call.integer("dim1", default=1))
     if axes is None or len(axes) != rank:
         axes = tuple(reversed(range(rank)))
     permutation = tuple(a % rank for a in axes) if rank else ()
     return call.first("transpose", call.inputs[:1], permutation=permutation)
 
 
-def _swapped(rank: int, first: int, second: int) -> tuple[int, ...]:
+def _swap_axes(rank: int, first: int, second: int) -> tuple[int, ...]:
     axes = list(range(rank))
     axes[first % rank], axes[second % rank] = axes[second % rank], axes[first % rank]
     return tuple(axes)

@@ -35,7 +35,7 @@ def _recognise(draft: Draft, last: Node) -> None:
     weights, value = last.inputs
     softmax, after = _softmax_before(draft, weights)
     if softmax is None:  # value · weightsᵀ
-        weights, value = _untransposed(draft, value), weights
+        weights, value = _skip_transpose(draft, value), weights
         softmax, after = _softmax_before(draft, weights)
     if softmax is None or softmax.attributes["axis"] != len(softmax.out.shape) - 1:
         return
@@ -46,8 +46,8 @@ def _recognise(draft: Draft, last: Node) -> None:
     query, key = product.inputs
     if product.out.shape[-2:] != softmax.out.shape[-2:]:
         return
-    query, scaled_query = _unscaled(draft, query)
-    key, scaled_key = _unscaled(draft, key)
+    query, scaled_query = _skip_scale(draft, query)
+    key, scaled_key = _skip_scale(draft, key)
     work = [*scaled_query, *scaled_key, "batch_matmul", *on_scores, "softmax", *after]
     shape = product.out.shape
     last.attributes = {
@@ -58,7 +58,7 @@ def _recognise(draft: Draft, last: Node) -> None:
         "value_dim": last.out.size * shape[-1] // product.out.size,
     }
     last.op, last.absorbed = "attention", [*work, "batch_matmul"]
-    draft.set_inputs(last, [query, _untransposed(draft, key), value, *biases])
+    draft.set_inputs(last, [query, _skip_transpose(draft, key), value, *biases])
 
 
 def _heads(shape: tuple[int, ...], batch: int) -> int:
@@ -132,7 +132,7 @@ def _leads_to_product(draft: Draft, value: Value) -> bool:
     return False
 
 
-def _unscaled(draft: Draft, value: Value) -> tuple[Value, list[str]]:
+def _skip_scale(draft: Draft, value: Value) -> tuple[Value, list[str]]:
     """Skip a scale by a number, also behind views, which then apply to the unscaled value."""
     views: list[Node] = []
     inner = value
@@ -152,7 +152,7 @@ def _unscaled(draft: Draft, value: Value) -> tuple[Value, list[str]]:
     return value, [scale.op]
 
 
-def _untransposed(draft: Draft, key: Value) -> Value:
+def _skip_transpose(draft: Draft, key: Value) -> Value:
     """Return the key as (..., length, width), without a transpose made for the product."""
     node = producer_of(key, "transpose")
     if node is None:

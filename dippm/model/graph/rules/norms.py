@@ -70,10 +70,10 @@ def _from_pieces(draft: Draft, node: Node) -> None:
         return
     numerator, mean_of_squares, spelled = found
     axes = mean_of_squares.attributes["axes"]
-    squared = _squared(mean_of_squares)
+    squared = _find_squared(mean_of_squares)
     if squared is None and mean_of_squares.op != "reduce_variance":
         return
-    source, op = _centred(numerator, squared, mean_of_squares)
+    source, op = _find_centred(numerator, squared, mean_of_squares)
     if source is None or max(axes) != len(source.shape) - 1:
         return
     pieces = ["reduce_mean", "subtract"] if op == "layer_norm" else []
@@ -112,7 +112,7 @@ def _scaled_by_root(node: Node) -> tuple[Value, Node, list[str]] | None:
     return None
 
 
-def _squared(mean: Node) -> Value | None:
+def _find_squared(mean: Node) -> Value | None:
     """Return the value that was squared before the mean, None if none was."""
     square = producer_of(mean.inputs[0], *_SQUARES)
     if mean.op != "reduce_mean" or square is None:
@@ -124,7 +124,7 @@ def _squared(mean: Node) -> Value | None:
     return square.inputs[0]
 
 
-def _centred(numerator: Value, squared: Value | None, mean: Node) -> tuple[Value | None, str]:
+def _find_centred(numerator: Value, squared: Value | None, mean: Node) -> tuple[Value | None, str]:
     """Return the normalised tensor and the kind of norm: layer norm if the mean is subtracted."""
     difference = producer_of(numerator, "subtract")
     if difference is not None:

@@ -38,7 +38,7 @@ def _if(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
     if condition.data is not None:
         chosen = "then_branch" if bool(condition.data.reshape(-1)[:1].any()) else "else_branch"
         with tracer.scope(label):
-            results = _walked(tracer, node, _block(node, attributes, chosen))
+            results = _walk_block(tracer, node, _block(node, attributes, chosen))
     elif tracer.open_values([condition]):
         raise _unknown(tracer, node, condition, "its condition")
     else:
@@ -47,7 +47,7 @@ def _if(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
         tracer.write(name, result)
 
 
-def _walked(tracer: Tracing, node: onnx.NodeProto, block: Block) -> list[Carried]:
+def _walk_block(tracer: Tracing, node: onnx.NodeProto, block: Block) -> list[Carried]:
     tracer.walk(block)
     return _results(tracer, block, node)
 
@@ -62,7 +62,7 @@ def _costlier(
         start = len(tracer.steps)
         tracer.notes.clear()
         with tracer.scope(f"{label}.{name}"):
-            results = _walked(tracer, node, _block(node, attributes, name))
+            results = _walk_block(tracer, node, _block(node, attributes, name))
         found.append((work(results, tracer.steps[start:]), results, dict(tracer.notes)))
     (_, results, notes), (_, others, _) = sorted(found, key=lambda f: -f[0])
     if len(results) != len(others) or not all(map(_covers, results, others)):
@@ -94,7 +94,7 @@ def _loop(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None
     body = _block(node, attributes, "body")
     limit = tracer.read(node.input[0], node.name) if node.input else None
     go = tracer.read(node.input[1], node.name) if len(node.input) > 1 else None
-    carried = [_carried(tracer, name, node) for name in node.input[2:]]
+    carried = [_read_carried(tracer, name, node) for name in node.input[2:]]
     if limit is not None and limit.data is None:
         raise _unknown(tracer, node, limit, "its number of rounds")
     if go is not None and go.data is None:
@@ -149,7 +149,7 @@ def _scan(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None
         raise malformed_error(
             message_start(node) + "its body takes another number of inputs than it gets"
         )
-    carried: list[Carried] = [_carried(tracer, name, node) for name in names[:-scanned]]
+    carried: list[Carried] = [_read_carried(tracer, name, node) for name in names[:-scanned]]
     sources = [tracer.need(node, len(carried) + i) for i in range(scanned)]
     axes = list(attributes.get("scan_input_axes") or [0] * scanned)
     backwards = list(attributes.get("scan_input_directions") or [0] * scanned)
@@ -207,10 +207,10 @@ def _finish(
 
 
 def _results(tracer: Tracing, block: Block, node: onnx.NodeProto) -> list[Carried]:
-    return [_carried(tracer, value.name, node) for value in block.graph.output]
+    return [_read_carried(tracer, value.name, node) for value in block.graph.output]
 
 
-def _carried(tracer: Tracing, name: str, node: onnx.NodeProto) -> Carried:
+def _read_carried(tracer: Tracing, name: str, node: onnx.NodeProto) -> Carried:
     if name in tracer.lists:
         return tracer.lists[name]
     tensor = tracer.read(name, node.name or node.op_type)

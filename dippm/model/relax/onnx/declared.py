@@ -43,10 +43,10 @@ def declared_inputs(graph: onnx.GraphProto) -> list[DeclaredInput]:
         InputShapeError: if an input is not a tensor.
     """
     weights = {tensor.name for tensor in graph.initializer}
-    return [_declared(value) for value in graph.input if value.name not in weights]
+    return [_declared_input(value) for value in graph.input if value.name not in weights]
 
 
-def _declared(value: onnx.ValueInfoProto) -> DeclaredInput:
+def _declared_input(value: onnx.ValueInfoProto) -> DeclaredInput:
     if not value.type.HasField("tensor_type"):
         raise InputShapeError(
             f"input {value.name!r} is not a tensor",

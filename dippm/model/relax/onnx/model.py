@@ -112,7 +112,7 @@ def inline(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _check_growth(model: onnx.ModelProto) -> None:
     """Raise if inlining would give too many operators, counted from callees to callers."""
-    calls = {(f.domain, f.name): _called(f.node) for f in model.functions}
+    calls = {(f.domain, f.name): _called_operators(f.node) for f in model.functions}
     sizes: dict[_Key, int] = {}
     active: set[_Key] = set()
     stack = [(key, False) for key in calls]
@@ -130,7 +130,7 @@ def _check_growth(model: onnx.ModelProto) -> None:
             active.add(key)
             stack.append((key, True))
             stack += [(callee, False) for callee in calls[key] if callee in calls]
-    total = sum(sizes.get(callee, 1) for callee in _called(model.graph.node))
+    total = sum(sizes.get(callee, 1) for callee in _called_operators(model.graph.node))
     if total > MAX_INLINED:
         raise ConversionError(
             f"the ONNX functions become {total:,} operators when they are written out, more than "
@@ -139,7 +139,7 @@ def _check_growth(model: onnx.ModelProto) -> None:
         )
 
 
-def _called(nodes: Iterable[onnx.NodeProto]) -> list[_Key]:
+def _called_operators(nodes: Iterable[onnx.NodeProto]) -> list[_Key]:
     """Return the operators of nodes and of their inner graphs."""
     found: list[_Key] = []
     left = list(nodes)

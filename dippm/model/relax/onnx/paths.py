@@ -38,7 +38,7 @@ def path_of(node: onnx.NodeProto, weights: Sequence[str]) -> str:
         return name
     own = rf"{re.escape(node.op_type)}(_\d+)?"
     if name.startswith("/") and re.fullmatch(own, name.rpartition("/")[2]):
-        return _joined(name.strip("/").split("/")[:-1])
+        return _join_scopes(name.strip("/").split("/")[:-1])
     return owners[0] if owners else name
 
 
@@ -53,7 +53,7 @@ def _from_metadata(text: str) -> str:
     return str(scopes[-2])
 
 
-def _joined(scopes: Sequence[str]) -> str:
+def _join_scopes(scopes: Sequence[str]) -> str:
     """Join scopes, dropping the repeated parent in "layer1", "layer1.0"."""
     path: list[str] = []
     for scope in scopes:

@@ -65,9 +65,11 @@ class Rebatch:
         if any(self._is_scaled(int(n)) for n in target.data.reshape(-1)):
             return inputs
         if node.op_type == "Reshape":
-            sizes = self._reshaped(source.shape, axis, wanted, target.data.reshape(-1).tolist())
+            sizes = self._rebatched_target(
+                source.shape, axis, wanted, target.data.reshape(-1).tolist()
+            )
         else:
-            sizes = self._aligned(source.shape, axis, wanted)
+            sizes = self._aligned_axes(source.shape, axis, wanted)
         if sizes is None:
             return inputs
         changed = Tensor(
@@ -137,7 +139,7 @@ class Rebatch:
         scaled = [i for i, size in enumerate(shape) if self._is_scaled(size)]
         return scaled[0] if len(scaled) == 1 else None
 
-    def _reshaped(
+    def _rebatched_target(
         self, source: Shape, axis: int, wanted: Shape, literal: list[int]
     ) -> list[int] | None:
         """Return the target with the marker in it; None if it needs no change."""
@@ -154,7 +156,7 @@ class Rebatch:
         place = inside[0] if inside else self._merged_place(wanted, starts, before)
         if place is None:
             return None
-        return self._scaled(wanted, place)
+        return self._scaled_at(wanted, place)
 
     def _merged_place(self, wanted: Shape, starts: list[int], before: int) -> int | None:
         """Return the position of the size that merges the batch with another size.
@@ -167,13 +169,13 @@ class Rebatch:
         is_last = at[0] == len(wanted) - 1
         return at[0] - 1 if is_last and at[0] > 0 else at[0]
 
-    def _aligned(self, source: Shape, axis: int, wanted: Shape) -> list[int] | None:
+    def _aligned_axes(self, source: Shape, axis: int, wanted: Shape) -> list[int] | None:
         place = axis + len(wanted) - len(source)
         if place < 0 or wanted[place] % self.batch:
             return None
-        return self._scaled(wanted, place)
+        return self._scaled_at(wanted, place)
 
-    def _scaled(self, wanted: Shape, place: int) -> list[int]:
+    def _scaled_at(self, wanted: Shape, place: int) -> list[int]:
         sizes = list(wanted)
         sizes[place] = sizes[place] // self.batch * self.marker
         return sizes

@@ -146,7 +146,7 @@ class Tracer:
         outputs = self._outputs(graph)
         if self.marker and not any(_scales(t.shape, self.marker) for t in outputs):
             raise BatchFixedError("no output depends on the batch size")
-        steps = _needed(self.steps, outputs)
+        steps = _prune_steps(self.steps, outputs)
         for text in data_dependent_sizes.notes(self._stated, steps):
             self.note(text)
         return Trace(inputs, steps, outputs, self._shapes, tuple(self.notes))
@@ -462,7 +462,7 @@ def _scales(shape: tuple[int, ...], marker: int) -> bool:
     return any(size and size % marker == 0 for size in shape)
 
 
-def _needed(steps: list[TracedStep], outputs: list[Tensor]) -> list[TracedStep]:
+def _prune_steps(steps: list[TracedStep], outputs: list[Tensor]) -> list[TracedStep]:
     """Return the steps that the outputs depend on; known values need none."""
     wanted: set[int] = set()
     stack = [t.producer for t in outputs]

@@ -68,7 +68,7 @@ class _Importer:
 
     def module(self) -> tvm.IRModule:
         inputs = [self._variable(t, t.op.name) for t in self.flat.inputs]
-        needed = self._needed()
+        needed = self._needed_operations()
         for i, operation in enumerate(needed):
             if i % 500 == 0:
                 tell(f"operator {i:,} of {len(needed):,}")
@@ -83,7 +83,7 @@ class _Importer:
     def expression(self, tensor: tf.Tensor) -> relax.Expr:
         """Return the Relax value of a tensor, creating it for leaves."""
         if tensor.name not in self.expressions:
-            same = self._unviewed(tensor)
+            same = self._skip_reshapes(tensor)
             self.expressions[tensor.name] = (
                 self._leaf(tensor) if same is tensor else self.expression(same)
             )
@@ -101,14 +101,14 @@ class _Importer:
         """Return whether a tensor is an activation rather than computed from weights alone."""
         return tensor.op.name in self.from_input
 
-    def _needed(self) -> list[tf.Operation]:
+    def _needed_operations(self) -> list[tf.Operation]:
         """Return the operations whose results are read as tensors, producers first."""
         needed: set[str] = {t.op.name for t in self.flat.outputs if not self._is_leaf(t)}
         chosen = []
         for operation in reversed(self.flat.graph.get_operations()):
             if operation.name in needed:
                 chosen.append(operation)
-                reads = (self._unviewed(t) for t in self._reads(operation))
+                reads = (self._skip_reshapes(t) for t in self._reads(operation))
                 needed.update(t.op.name for t in reads if not self._is_leaf(t))
         return chosen[::-1]
 
@@ -134,7 +134,7 @@ class _Importer:
             self.matches[operation.name] = match
         return self.matches[operation.name]
 
-    def _unviewed(self, tensor: tf.Tensor) -> tf.Tensor:
+    def _skip_reshapes(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return a weight without reshapes, if they end in its original shape."""
         source = found = tensor
         while source.op.type in VIEWS and not self.depends_on_input(source):
@@ -143,7 +143,7 @@ class _Importer:
         return found
 
     def _is_leaf(self, tensor: tf.Tensor) -> bool:
-        tensor = self._unviewed(tensor)
+        tensor = self._skip_reshapes(tensor)
         if tensor.op.type in ("Placeholder", "Const", "VarHandleOp"):
             return True
         return not self.depends_on_input(tensor) and self.statics.value(tensor) is not None

@@ -62,12 +62,13 @@ def _matmul(call: TensorFlowCall) -> Results:
     if call.operation.type != "MatMul":
         flags = ("adj_x", "adj_y")
     sides = [
-        _swapped(call, call.x(i)) if call.attr(flag) else call.x(i) for i, flag in enumerate(flags)
+        _swap_last(call, call.x(i)) if call.attr(flag) else call.x(i)
+        for i, flag in enumerate(flags)
     ]
     return op.matmul(*sides)
 
 
-def _swapped(call: TensorFlowCall, x: relax.Expr) -> relax.Expr:
+def _swap_last(call: TensorFlowCall, x: relax.Expr) -> relax.Expr:
     rank = len(shape_of(x))
     return call.emit(op.permute_dims(x, [*range(rank - 2), rank - 1, rank - 2]))
 
@@ -95,8 +96,8 @@ def _einsum(call: TensorFlowCall) -> Results:
         return None
     is_weight = not call.importer.depends_on_input(call.operation.inputs[1])
     keep_rows = is_weight and not batch
-    a = _grouped(call, call.x(0), left, [batch, rows if keep_rows else [rows], [summed]], sizes)
-    b = _grouped(call, call.x(1), right, [batch, [summed], [columns]], sizes)
+    a = _group_axes(call, call.x(0), left, [batch, rows if keep_rows else [rows], [summed]], sizes)
+    b = _group_axes(call, call.x(1), right, [batch, [summed], [columns]], sizes)
     product = call.emit(op.matmul(a, b))
     order = [*batch, *rows, *columns]
     unpacked = tuple(sizes[axis] for axis in order)
@@ -107,7 +108,7 @@ def _einsum(call: TensorFlowCall) -> Results:
     return op.permute_dims(product, [order.index(axis) for axis in out])
 
 
-def _grouped(
+def _group_axes(
     call: TensorFlowCall,
     x: relax.Expr,
     axes: str,

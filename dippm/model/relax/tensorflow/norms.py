@@ -48,7 +48,7 @@ def match(operation: tf.Operation, is_activation: IsActivation) -> Match | None:
 
 def _match_shifted(operation: tf.Operation, is_activation: IsActivation) -> Match | None:
     for product, shift in _both_ways(operation):
-        found = _scaled(product)
+        found = _match_scaled(product)
         if found is None:
             continue
         x, scale = found
@@ -60,8 +60,8 @@ def _match_shifted(operation: tf.Operation, is_activation: IsActivation) -> Matc
 
 def _match_unshifted(operation: tf.Operation, is_activation: IsActivation) -> Match | None:
     """`x * s - mean * s`, a norm without offset."""
-    found = _scaled(operation.inputs[0])
-    other = _scaled(operation.inputs[1])
+    found = _match_scaled(operation.inputs[0])
+    other = _match_scaled(operation.inputs[1])
     if found is None or other is None or not is_activation(found[0]):
         return None
     if found[1].variance is not other[1].variance:
@@ -148,7 +148,7 @@ def _match_rms(operation: tf.Operation, is_activation: IsActivation) -> Match | 
     for product, scale in _both_ways(operation):
         if is_activation(scale) or product.op.type != "Mul":
             continue
-        found = _scaled(product)
+        found = _match_scaled(product)
         if found is None or found[1].scale is not None:
             continue
         x, root = found
@@ -171,7 +171,7 @@ def _rms_norm(x: tf.Tensor, scale: tf.Tensor, axes: list[int], epsilon: float) -
     return Match((x, scale), build)
 
 
-def _scaled(tensor: tf.Tensor) -> tuple[tf.Tensor, _Scale] | None:
+def _match_scaled(tensor: tf.Tensor) -> tuple[tf.Tensor, _Scale] | None:
     """Match `x * (rsqrt(variance + epsilon) * scale)`."""
     tensor = _peel(tensor)
     if tensor.op.type != "Mul":
@@ -207,7 +207,7 @@ def _shift(tensor: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor | None]:
     tensor = _peel(tensor)
     if tensor.op.type == "Sub":
         offset, product = tensor.op.inputs
-        found = _scaled(product)
+        found = _match_scaled(product)
         return (found[0], offset) if found else (None, None)
     if tensor.op.type in ADDS:
         for product, offset in _both_ways(tensor.op):
@@ -216,9 +216,9 @@ def _shift(tensor: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor | None]:
                 return mean, offset
         return None, None
     if tensor.op.type == "Neg":
-        found = _scaled(tensor.op.inputs[0])
+        found = _match_scaled(tensor.op.inputs[0])
         return (found[0], None) if found else (None, None)
-    found = _scaled(tensor)
+    found = _match_scaled(tensor)
     if found and _peel(found[0]).op.type == "Neg":
         return _peel(found[0]).op.inputs[0], None
     return None, None

@@ -263,8 +263,8 @@ def _read_cell(body: FlatGraph) -> _Cell | None:
 def _cell(
     body: FlatGraph, states: tuple[int, ...], weights: tuple[int, ...], read: tf.Operation
 ) -> _Cell | None:
-    from_state = _reached(body.graph, (body.inputs[i].op.name for i in states))
-    from_row = _reached(body.graph, [read.name])
+    from_state = _reachable(body.graph, (body.inputs[i].op.name for i in states))
+    from_row = _reachable(body.graph, [read.name])
     hidden = body.inputs[states[0]].shape.as_list()[-1]
     if hidden is None:
         return None
@@ -305,7 +305,7 @@ def _weight_size(operation: tf.Operation) -> tuple[int, int]:
     return int(depth or 0), int(width or 0)
 
 
-def _reached(graph: tf.Graph, names: Iterable[str]) -> set[str]:
+def _reachable(graph: tf.Graph, names: Iterable[str]) -> set[str]:
     reached = set(names)
     for operation in graph.get_operations():
         if any(t.op.name in reached for t in operation.inputs):

@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_committed_datasheet_is_what_its_data_say() -> None:
     text = datasheet.README.read_text(encoding="utf-8")
-    assert datasheet.rewritten(text) == text, "python -m dataset.datasheet --write"
+    assert datasheet.rewrite_blocks(text) == text, "python -m dataset.datasheet --write"
 
 
 def test_the_committed_croissant_file_is_what_its_data_say() -> None:

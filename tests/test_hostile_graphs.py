@@ -277,7 +277,7 @@ def test_a_path_with_very_many_dots():
     found = s.graph(x)
     assert found.program is not None
     tracemalloc.start()
-    lifetimes.eager(found.program)
+    lifetimes.eager_lifetimes(found.program)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50 << 20

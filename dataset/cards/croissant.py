@@ -123,7 +123,7 @@ def file_object(path: Path, base: Path, what: str) -> dict[str, Any]:
     """Return a file of a distribution, named by its folder and file name.
 
     Args:
-        path: of the file.
+        path: path of the file.
         base: folder of the document.
         what: description of its content.
     """

@@ -35,7 +35,7 @@ class Buffer:
 
     Attributes:
         shape: sizes at the batch of the graph.
-        dtype: as in the file.
+        dtype: element type in the file.
     """
 
     shape: Shape

@@ -134,7 +134,7 @@ def flatten_function(
         functions: functions that the body may call.
         shapes: shape of each argument.
         variables: variable of each argument that is a resource handle.
-        unfolding: as for `flatten`.
+        unfolding: which loops and branches are unrolled; None for none.
     """
     flattener = _Flattener(functions)
     given = {}

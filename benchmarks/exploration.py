@@ -26,7 +26,7 @@ import dippm
 from dataset.families.searched import architecture
 from dippm.decide.exploration import Architecture, Exploration, Ints, Space, explore, weights_proxy
 from dippm.decide.exploration.evaluation import Evaluator
-from dippm.decide.exploration.question import Outcome
+from dippm.decide.exploration.question import DesignOutcome
 from dippm.decide.exploration.study import Study
 from dippm.model.frontends.worker import POOL
 
@@ -125,9 +125,9 @@ def one_by_one(space: Space, count: int, skip: int) -> list[tuple[float, float]]
     """Return wall and processor time of building and predicting each of some designs by itself."""
     from random import Random
 
-    from dippm.decide.exploration.study import every
+    from dippm.decide.exploration.study import every_design
 
-    chosen = list(every(space))
+    chosen = list(every_design(space))
     Random(0).shuffle(chosen)
     times = []
     for labels in chosen[skip : skip + count]:
@@ -158,12 +158,12 @@ def report(name: str, found: Exploration, each_s: float, each_cpu_s: float) -> N
 def driver_cost_s(space: Space, storage: str | None, designs: int) -> float:
     """Return the processor time of asking for a design and keeping it, without any conversion."""
     from dippm.decide.exploration.objectives import objectives_of
-    from dippm.decide.exploration.question import Question, Task
-    from dippm.decide.exploration.study import every
+    from dippm.decide.exploration.question import SearchQuestion, Task
+    from dippm.decide.exploration.study import every_design
 
-    question = Question(space, objectives_of(GOALS), (), dippm.load(device="A100"))
-    (outcome,) = Evaluator(question).evaluate(Task({0: next(every(space))})).values()
-    assert isinstance(outcome, Outcome)
+    question = SearchQuestion(space, objectives_of(GOALS), (), dippm.load(device="A100"))
+    (outcome,) = Evaluator(question).evaluate(Task({0: next(every_design(space))})).values()
+    assert isinstance(outcome, DesignOutcome)
     study = Study(
         question,
         storage=storage,

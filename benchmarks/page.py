@@ -76,7 +76,7 @@ def main() -> None:
 
 def draw(place: Path, runs: int, samples: int) -> None:
     """Draw many runs, on the server alone and in a browser."""
-    from dippm.show.ui.exploration import ChartView, Exploration
+    from dippm.show.ui.exploration import ChartSelection, ChartView
     from dippm.show.ui.figure import figure_of
     from dippm.show.ui.library import Library
     from dippm.show.ui.view import view
@@ -95,7 +95,7 @@ def draw(place: Path, runs: int, samples: int) -> None:
     wanted, zoomed = ChartView(stream=STREAM), ChartView(stream=STREAM, x=(10.0, 11.0))
     for what, chart in (("all", wanted), ("zoomed in", zoomed)):
         for smoothing in (0, 60):
-            exploration = Exploration(smoothing=smoothing)
+            exploration = ChartSelection(smoothing=smoothing)
             took = []
             for _ in range(5):
                 began = time.perf_counter(), time.thread_time()
@@ -114,10 +114,10 @@ def draw(place: Path, runs: int, samples: int) -> None:
 @contextlib.contextmanager
 def opened_page(library, place: Path):
     """Serve the page of a library; give a tab of a browser, and the page's address."""
-    from dippm.show.ui.serving import Served
+    from dippm.show.ui.serving import ServedPage
     from tests.chromium import chromium
 
-    served = Served(library, "127.0.0.1", 0)
+    served = ServedPage(library, "127.0.0.1", 0)
     threading.Thread(target=served.answer, daemon=True).start()
     with contextlib.closing(served), chromium(place) as tab:
         tab.size(1280, 900)
@@ -209,7 +209,7 @@ class _InMemory:
 def list_many(place: Path, runs: int) -> None:
     """Say how long a visitor waits for a table of many runs."""
     from dippm.show.ui.library import Library
-    from dippm.show.ui.page.lists import _Columns, _listed
+    from dippm.show.ui.page.lists import _Columns, _table_content
     from dippm.show.ui.page.visits import Filters
 
     store = _InMemory(runs, place / "runs.db")
@@ -224,7 +224,7 @@ def list_many(place: Path, runs: int) -> None:
         ("searched", Filters(search="run 99", condition="loss < 3")),
     ):
         began = time.perf_counter(), time.thread_time()
-        size = len(json.dumps(_listed(library, filters, columns)))
+        size = len(json.dumps(_table_content(library, filters, columns)))
         took = [(time.perf_counter() - began[0], time.thread_time() - began[1])]
         print(f"server, {runs:,} runs {what}: {both(took)}; {size / 1e6:.2f} MB")
     if has_browser():
@@ -271,10 +271,10 @@ def view_many(samples: int, runs: int = 1000) -> None:
 
     from dippm.runs.store.columns import Column
     from dippm.runs.store.record import Moment, Start
-    from dippm.show.ui.exploration import ChartView, Exploration
+    from dippm.show.ui.exploration import ChartSelection, ChartView
     from dippm.show.ui.figure import figure_of
-    from dippm.show.ui.opened import Opened
-    from dippm.show.ui.selection import Listed
+    from dippm.show.ui.opened import OpenedRun
+    from dippm.show.ui.selection import ListedRun
     from dippm.show.ui.streams import streams
     from dippm.show.ui.view import view
 
@@ -286,17 +286,17 @@ def view_many(samples: int, runs: int = 1000) -> None:
         times = np.arange(each, dtype=np.int64) * 10_000_000
         column = Column(STREAM, "MB", "tree", False, times, chance.normal(size=each), ())
         start = Start(uuid, f"run {number}", "sweep", Moment(0, 10**18))
-        opened[uuid] = Opened(start, (), streams(start, (), (), [column]))
+        opened[uuid] = OpenedRun(start, (), streams(start, (), (), [column]))
         listed.append(
-            Listed(uuid, f"run {number}", "sweep", f"w{number % 10}", "finished", 10**18, 1)
+            ListedRun(uuid, f"run {number}", "sweep", f"w{number % 10}", "finished", 10**18, 1)
         )
     whole, part = ChartView(stream=STREAM), ChartView(stream=STREAM, x=(1.0, 2.0))
     for what, wanted, given in (
-        ("first", whole, Exploration()),
-        ("again", whole, Exploration()),
-        ("zoomed in", part, Exploration()),
-        ("smoothed", whole, Exploration(smoothing=60)),
-        ("mean and range", whole, Exploration(grouping="merged")),
+        ("first", whole, ChartSelection()),
+        ("again", whole, ChartSelection()),
+        ("zoomed in", part, ChartSelection()),
+        ("smoothed", whole, ChartSelection(smoothing=60)),
+        ("mean and range", whole, ChartSelection(grouping="merged")),
     ):
         began = time.perf_counter(), time.thread_time()
         size = len(json.dumps(figure_of(view(listed, opened, given, wanted), wanted, "light")))

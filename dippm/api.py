@@ -1,4 +1,4 @@
-"""The public verbs, as the stages in reading order: load, build, predict."""
+"""The public functions `predict`, `load` and `compare`."""
 
 from __future__ import annotations
 
@@ -101,48 +101,48 @@ def predict(
 
     Args:
         source: path of a model file, a specification such as "timm:resnet50", a model object of a
-            framework, a `ModelGraph`, or a `Prediction`: its model, under its conditions where no
-            others are named.
+            framework, a `ModelGraph`, or a `Prediction`, which stands for its model and, where no
+            others are given, its conditions.
         framework: "pytorch", "onnx", "tensorflow", "paddle", ...; inferred if None.
         path: the same as `source`.
         input: sizes of an input without the batch: "3,224,224", a tuple, a list of several
-            ([(712, 33), (33, 334)]), or a mapping by input name; "bool:12" also says what an
-            input holds (bool, int or float). None takes the sizes that the model states.
+            ([(712, 33), (33, 334)]), or a mapping by input name; "bool:12" also gives the type
+            of an input (bool, int or float). None takes the sizes that the model states.
         batch: samples per forward pass.
         device: name of the GPU, see `dippm devices`; a `Device`; or the path of a device file, see
             `dippm.devices.read_device`.
-        checkpoint: name, "name@version" or folder, or a predictor that is loaded; None takes the
-            shipped one that knows device and phase, by the rule of
+        checkpoint: name, "name@version" or folder, or a loaded predictor; None takes the shipped
+            one for the device and phase, by the rule of
             `dippm.estimate.pretrained.choice`.
-        precision: number formats, see `Conditions`.
+        precision: precision, see `Conditions`.
         mode: "eager" or "compiled".
-        timer: what the latency includes, see `Conditions`.
-        mig: a slice of the GPU to predict for; None is the whole GPU.
+        timer: timer that defines the latency, see `Conditions`.
+        mig: MIG slice of the GPU; None for the whole GPU.
         channels_last: memory layout of images.
-        host: the machine that launches the kernels: a class of `dippm hosts`, or microseconds per
-            launch; None assumes one, and the answer says which.
-        attention: "fused", or "unfused" where software or masks keep attention from fused kernels,
-            see `Conditions`.
-        phase: "inference", or "train" for a step of training: forward, backward and update.
-        optimizer: "sgd" (with momentum), "adam" or "adamw"; of a training step.
-        checkpointing: blocks are run again in the backward pass; of a training step.
-        autograd: the forward pass runs without `torch.no_grad` and keeps what a backward pass would
-            need; of eager inference.
-        context_mb: memory in MiB that the process takes beside PyTorch's allocator, as
-            `dippm doctor` measures it, or a class of software: "cuda-10", "cuda-11" or "lazy", see
-            `Conditions`; None assumes one, and the answer says which.
+        host: machine that launches the kernels: a class of `dippm hosts`, or µs per launch; None
+            takes a default, which the answer names.
+        attention: "fused", or "unfused" where software or masks prevent fused kernels, see
+            `Conditions`.
+        phase: "inference", or "train" for a training step: forward, backward and update.
+        optimizer: optimiser of a training step: "sgd" (with momentum), "adam" or "adamw".
+        checkpointing: whether a training step recomputes blocks in the backward pass.
+        autograd: whether eager inference runs without `torch.no_grad`, and keeps the activations
+            for a backward pass.
+        context_mb: memory in MiB of the process outside PyTorch's allocator, as `dippm doctor`
+            measures it, or a class of software: "cuda-10", "cuda-11" or "lazy", see `Conditions`;
+            None takes a default, which the answer names.
         runtime: "pytorch", "torchscript", "onnxruntime" or "tensorrt"; see
             `docs/method/engines.md`.
         trust: allow a file that can run code when it is read.
-        timeout_s: wall time that conversion, graph and features may take.
-        memory_limit_mb: private memory that the conversion may use.
+        timeout_s: limit of the wall time of conversion, graph and features, in s.
+        memory_limit_mb: limit of the private memory of the conversion, in MiB.
 
     Raises:
         ModelFileError: if the model cannot become a graph.
         UnknownNameError: if device, slice, checkpoint or framework is not known.
-        DeviceError: if a device file is wrong, or lacks a figure that the answer needs.
+        DeviceError: if a device file is not valid, or lacks a value that the answer needs.
         ConditionsError: if batch, precision, mode, timer, attention or phase cannot be predicted.
-        CheckpointError: if the checkpoint is damaged or for another version.
+        CheckpointError: if the checkpoint is damaged or of another version.
     """
     conditions = Conditions.of(
         device=device,
@@ -172,7 +172,7 @@ def predict(
     with ThreadPoolExecutor(max_workers=1) as background:
         try:
             loading = info and background.submit(pretrained.load, info.path)
-        except RuntimeError as error:  # of threads, of which a shell may allow too few
+        except RuntimeError as error:  # no further thread: a shell may limit their number
             raise no_process_error(error) from error
         read = read_model(
             model,
@@ -198,20 +198,19 @@ def load(
     device: DeviceLike = DEFAULT_DEVICE,
     phase: Phase | None = None,
 ) -> LoadedPredictor:
-    """Load a checkpoint once, for many predictions.
+    """Load a checkpoint once for many predictions.
 
     Args:
-        name: of the checkpoint, see `predict`. None loads the one that knows `device` and `phase`;
-            for others that only another shipped one knows, that one is loaded when it is asked for.
-            A predictor that is loaded is returned as it is.
-        device: what is predicted for where a call names no device.
-        phase: that is predicted where a call names none: "inference" or "train"; None is that of
-            the named checkpoint, without one inference.
+        name: checkpoint, see `predict`. None loads the one for `device` and `phase`; other devices
+            and phases load another shipped one on demand. A loaded predictor is returned as it is.
+        device: default device of calls.
+        phase: default phase of calls: "inference" or "train"; None takes that of the named
+            checkpoint, or inference.
 
     Raises:
-        UnknownNameError: if no checkpoint has this name, or none knows the device.
+        UnknownNameError: if no checkpoint has this name, or none supports the device.
         ConditionsError: if there is no such phase, or no shipped checkpoint predicts it.
-        CheckpointError: if it is damaged or for another version.
+        CheckpointError: if it is damaged or of another version.
     """
     if isinstance(name, LoadedPredictor):
         return name
@@ -227,16 +226,16 @@ def compare(
 ) -> Comparison:
     """Predict several models, each for every device, slice, precision and batch.
 
-    A model that cannot be read, or a point that cannot be predicted, is a `Failure` of the answer
-    and leaves the others alone; a question that has no answer for any model (an unknown device)
-    is an error.
+    A model that cannot be read, or a point that cannot be predicted, is a `Failure` in the answer,
+    and the others are still predicted; a question that fails for all models (an unknown device) is
+    an error.
 
     Args:
         sources: models as `predict` takes them, or `Candidate`s with inputs of their own.
         strict: raise the first failure instead.
-        **options: see `dippm.Options`; of device, slice (`mig`), precision and batch one or
-            several, see `GridOptions`. Input sizes are for models that bring none, limits of each
-            conversion.
+        **options: see `dippm.Options`; device, slice (`mig`), precision and batch may be one or
+            several, see `GridOptions`. Input sizes apply to models without their own, limits to
+            each conversion.
 
     Raises:
         UnknownNameError: if a device, slice, checkpoint or option is not known.
@@ -244,7 +243,7 @@ def compare(
         DippmError: if `strict`, as `predict` does.
     """
     check_options(options, GridOptions)
-    shared = _grid(None, options)  # what holds for no model is raised, not repeated
+    shared = _grid(None, options)  # raises what fails for all models, once
     cases = [case if isinstance(case, Candidate) else Candidate(case) for case in sources]
     if not cases:
         raise ConditionsError("there is no model to compare", "Give one at least: compare([path]).")
@@ -259,7 +258,7 @@ def compare(
 
 
 def _grid(source: Any, options: GridOptions) -> tuple[LoadedPredictor, Grid]:
-    """Return what is asked of a model, and the predictor that is asked."""
+    """Return the predictor and the grid of a model."""
     asked = usual_options(source, options) | {**options}
     grid = Grid.of(**{"device": DEFAULT_DEVICE, **conditions_in(asked)})
     place, phase = grid.places[0], grid.execution.phase
@@ -282,7 +281,7 @@ def graph_at(
         ConditionsError: if the batch is out of range, or the file fixes another one.
         ModelFileError: if the model cannot become a graph.
     """
-    Conditions(batch=batch)  # refuses what is no batch
+    Conditions(batch=batch)  # refuses an invalid batch
     with stage(f"converting {source_name(source)}"):
         model_graph = read_graph(source, framework, input=input, trust=trust)
     return model_graph if model_graph.batch == batch else model_graph.at_batch(batch)
@@ -301,7 +300,7 @@ def _one_source(source: Any, path: str | os.PathLike[str] | None) -> Any:
 
 
 def _names(cases: Sequence[Candidate]) -> list[str]:
-    """Return what each model is called: its file name, or what tells it from its namesakes."""
+    """Return the name of each model: its file name, or a longer one if that is not unique."""
     names = [name_of(case.model) for case in cases]
     count, seen = Counter(names), Counter[str]()
     for i, (case, name) in enumerate(zip(cases, names, strict=True)):

@@ -1,4 +1,4 @@
-"""`Client`: the questions of `dippm serve`, asked from Python, without any library of the web."""
+"""`Client`: a client of `dippm serve`, without third-party web libraries."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ TOKEN_VARIABLE = "DIPPM_TOKEN"
 CHUNK_BYTES = 1 << 18
 SOCKET_S = 90.0
 NEWS_S = 20.0
-"""How long a request for news of a job waits at the service."""
+"""Long-polling time of a request for a job's state, in s."""
 Model = str | os.PathLike[str] | Mapping[str, str]
 Document = dict[str, Any]
 
 
 class ClientError(DippmError):
-    """The service cannot be reached, refuses, or answers what is no answer.
+    """The service cannot be reached, refuses the request, or sends an invalid response.
 
     Attributes:
-        status: code of HTTP; None if there was no answer.
-        kind: type of the error at the service; "" if it said none.
-        retry_after_s: seconds after which the service may have room; None if it did not say.
+        status: HTTP status code; None without a response.
+        kind: type of the error at the service; "" if not given.
+        retry_after_s: time in s after which to retry; None if not given.
     """
 
     def __init__(
@@ -52,19 +52,18 @@ class ClientError(DippmError):
 
 
 class Client:
-    """A service that answers questions about models; safe from several threads.
+    """A client of a prediction service; thread-safe.
 
     >>> from dippm import Client
     >>> client = Client("http://127.0.0.1:8060")  # doctest: +SKIP
     >>> client.predict("resnet50.onnx", batch=8, device="H100")["latency_ms"]  # doctest: +SKIP
 
-    Answers are the documents that `--json` prints. What the service takes long for is a job, whose
-    stages are told (`dippm.base.progress.listening`), and which is cancelled if the wait is
-    interrupted.
+    Answers are the documents that `--json` prints. A long answer is a job: its stages are reported
+    (`dippm.base.progress.listening`), and it is cancelled if the wait is interrupted.
 
     Attributes:
-        address: of the service.
-        timeout_s: how long an answer is waited for, all attempts together.
+        address: URL of the service.
+        timeout_s: time limit of an answer in s, over all attempts.
     """
 
     def __init__(
@@ -76,17 +75,17 @@ class Client:
         name: str = "",
         certificates: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take the address; nothing is sent yet.
+        """Store the address; nothing is sent yet.
 
         Args:
-            address: "http://..." or "https://...".
-            token: of the service; None is that of $DIPPM_TOKEN.
-            timeout_s: how long to wait for an answer.
-            name: of this client on this machine, so that it has a turn of its own in the queue.
-            certificates: file of those that sign the service's; None is the system's.
+            address: URL of the service: "http://..." or "https://...".
+            token: token of the service; None takes $DIPPM_TOKEN.
+            timeout_s: time limit of an answer in s.
+            name: name of this client on its machine, for a turn of its own in the queue.
+            certificates: file of trusted CA certificates; None takes those of the system.
 
         Raises:
-            ClientError: if the address is none.
+            ClientError: if the address is not valid.
         """
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -125,14 +124,14 @@ class Client:
         """Predict one model on one GPU: the document of `dippm predict --json`.
 
         Args:
-            model: path of a file or a folder here, which is uploaded; a name such as
-                "timm:resnet50"; {"path": ...} under a root of the service; {"sha256": ...} of an
-                upload that is kept.
+            model: path of a local file or folder, which is uploaded; a name such as
+                "timm:resnet50"; {"path": ...} under a root of the service; {"sha256": ...} of a
+                kept upload.
             question: batch, device, precision, ... as `dippm.predict` takes them.
 
         Raises:
-            DippmError: what the service raised, of its type where that is one of `dippm.errors`.
-            ClientError: if there is no answer.
+            DippmError: error of the service, with its type if that is one of `dippm.errors`.
+            ClientError: if there is no valid response.
         """
         return self.ask("predict", model, **question)
 
@@ -145,15 +144,15 @@ class Client:
         return self.ask("choose", model, **question)
 
     def smallest_slice(self, model: Model, **question: Any) -> Document:
-        """Find the smallest slice that will do; see `predict` and `dippm.smallest_slice`."""
+        """Find the smallest slice that suffices; see `predict` and `dippm.smallest_slice`."""
         return self.ask("slice", model, **question)
 
     def request(self, model: Model, **question: Any) -> Document:
-        """Ask for what a scheduler is asked for; see `predict` and `dippm request`."""
+        """Return a resource request for a scheduler; see `predict` and `dippm request`."""
         return self.ask("request", model, **question)
 
     def compare(self, models: Iterable[Model], **question: Any) -> Document:
-        """Compare models; files are uploaded and kept until the answer. See `dippm.compare`."""
+        """Compare models, see `dippm.compare`; files are uploaded and kept until the answer."""
         kept: list[str] = []
         given: list[Any] = []
         try:
@@ -174,14 +173,14 @@ class Client:
         Args:
             kind: "predict", "fit", "choose", "slice" or "request".
             model: see `predict`.
-            question: its fields.
+            question: fields of the question.
         """
         if not self._is_local(model):
             return self._asked(kind, {"model": model, **question})
         path = _file_of(model)
         try:
             if not all(isinstance(v, str | int | float | bool | None) for v in question.values()):
-                # Lists and mappings stand in JSON: the file goes before them.
+                # Lists and mappings need a JSON body, so the file is uploaded first.
                 sha256 = self._uploaded(path)["sha256"]
                 try:
                     return self._asked(kind, {"model": {"sha256": sha256}, **question})
@@ -194,7 +193,7 @@ class Client:
                 path.unlink(missing_ok=True)
 
     def upload(self, model: str | os.PathLike[str]) -> Document:
-        """Upload a model to be kept for several questions; "sha256" names it."""
+        """Upload a model and keep it for several questions; "sha256" identifies it."""
         path = _file_of(model)
         try:
             return self._uploaded(path)
@@ -203,7 +202,7 @@ class Client:
                 path.unlink(missing_ok=True)
 
     def forget(self, sha256: str) -> None:
-        """Keep a model no longer; one that is gone already is no matter."""
+        """Stop keeping a model; one that no longer exists is ignored."""
         try:
             self._send("DELETE", f"/v1/models/{sha256}")
         except ClientError as error:
@@ -211,38 +210,38 @@ class Client:
                 raise
 
     def devices(self) -> Document:
-        """Return the GPUs that are known, as `dippm devices --json`."""
+        """Return the known GPUs, like `dippm devices --json`."""
         return self._get("/v1/devices")
 
     def options(self) -> Document:
-        """Return what may be asked, and the limits of the service."""
+        """Return the valid options of questions, and the limits of the service."""
         return self._get("/v1/options")
 
     def health(self) -> Document:
-        """Return whether the service answers."""
+        """Return the health document of the service."""
         return self._get("/healthz")
 
     def metrics(self) -> str:
-        """Return the service's counts and times, as Prometheus reads them."""
+        """Return the metrics of the service in Prometheus' text format."""
         return self._send("GET", "/metrics")[2].decode()
 
     def start(self, kind: str, question: Mapping[str, Any]) -> Document:
-        """Ask without waiting: a job's document, or the answer where it is known."""
+        """Ask without waiting, and return the answer if it is cached, else a job's document."""
         body = json.dumps(question).encode()
         return _read(self._send("POST", f"/v1/{kind}?wait_s=0", body, _JSON)[2])
 
     def job(self, job_id: str, *, after: int = -1, wait_s: float = 0.0) -> Document:
-        """Return how far a job is.
+        """Return the state of a job.
 
         Args:
             job_id: "id" of its document.
-            after: "version" of the last news; with `wait_s` the answer waits for others.
-            wait_s: for how long, in seconds.
+            after: "version" of the last state; with `wait_s` the request waits for a newer one.
+            wait_s: longest wait in s.
         """
         return self._get(f"/v1/jobs/{quote(job_id)}?after={after}&wait_s={wait_s:g}")
 
     def result(self, job_id: str) -> Document:
-        """Return the answer of a job, or its document while there is none."""
+        """Return the answer of a job, or its document until it is done."""
         return self._get(f"/v1/jobs/{quote(job_id)}/result")
 
     def cancel(self, job_id: str) -> Document:
@@ -250,7 +249,7 @@ class Client:
         return _read(self._send("DELETE", f"/v1/jobs/{quote(job_id)}")[2])
 
     def _is_local(self, model: Model) -> bool:
-        """Return whether a model is a file or a folder here."""
+        """Return whether a model is a local file or folder."""
         if isinstance(model, Mapping):
             return False
         text = os.fspath(model)
@@ -264,7 +263,7 @@ class Client:
         return _read(self._patiently("POST", f"/v1/models?{_address_of(path, {})}", path, _FILE)[2])
 
     def _wait(self, address: str, body: bytes | Path) -> Document:
-        """Ask, and stay with the job until it ends."""
+        """Ask, and wait for the job to end."""
         began = time.monotonic()
         kind = _FILE if isinstance(body, Path) else _JSON
         status, _, answer = self._patiently("POST", address, body, kind)
@@ -301,7 +300,7 @@ class Client:
     def _patiently(
         self, method: str, address: str, body: bytes | Path, kind: Mapping[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Ask again for as long as the service is full."""
+        """Repeat a request while the service is full."""
         until = time.monotonic() + self.timeout_s
         while True:
             try:
@@ -322,7 +321,7 @@ class Client:
         body: bytes | Path | None = None,
         kind: Mapping[str, str] | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send a request, once more if the service had closed a connection that was idle."""
+        """Send a request, again if the service had closed an idle connection."""
         for attempt in range(2):
             is_new = getattr(self._local, "connection", None) is None
             try:
@@ -345,7 +344,7 @@ class Client:
         if isinstance(body, Path):
             headers["Content-Length"] = str(body.stat().st_size)
             with body.open("rb") as file:
-                # It may have answered before it has read all: too large, full.
+                # The service may respond before it has read the whole body: too large, full.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     connection.request(method, self._path + address, file, headers)
                 response = connection.getresponse()
@@ -388,7 +387,7 @@ _FILE = {"Content-Type": "application/octet-stream"}
 
 
 def _address_of(path: Path, fields: Mapping[str, Any]) -> str:
-    """Return what stands behind the "?" of an upload."""
+    """Return the query string of an upload: the fields, and a safe name."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "_" for c in path.name)
     name = name[-100:].lstrip(".+-") or "model"
     plain = {n: str(v).lower() if isinstance(v, bool) else v for n, v in fields.items()}
@@ -396,7 +395,7 @@ def _address_of(path: Path, fields: Mapping[str, Any]) -> str:
 
 
 def _file_of(model: Any) -> Path:
-    """Return the file to be sent: of a folder a zip, which the caller removes."""
+    """Return the file to send; for a folder a zip, which the caller removes."""
     path = Path(os.path.expanduser(os.fspath(model)))
     if path.is_file():
         return path
@@ -431,10 +430,10 @@ def _read(content: bytes) -> Document:
 
 
 def _error_of(response: http.client.HTTPResponse, content: bytes) -> DippmError:
-    """Return the error of an answer: of its own type where that is one of DIPPM's."""
+    """Return the error of a response, with its own type if that is one of DIPPM's."""
     try:
-        told = json.loads(content)["error"]
-        kind, message, hint = (str(told[name]) for name in ("type", "message", "hint"))
+        document = json.loads(content)["error"]
+        kind, message, hint = (str(document[name]) for name in ("type", "message", "hint"))
     except (ValueError, LookupError, TypeError):
         text = content[:200].decode(errors="replace")
         return ClientError(

@@ -21,7 +21,7 @@ from tests.page_runs import make_exhibition
 
 if TYPE_CHECKING:
     from dippm.show.ui.library import Library
-    from dippm.show.ui.serving import Served
+    from dippm.show.ui.serving import ServedPage
 
 SHOTS = {
     "page-wide-light.png": (1280, 620, "light"),
@@ -59,9 +59,9 @@ def main() -> None:
 def take_predict(place: Path, into: Path, names: tuple[str, ...]) -> None:
     """Take pictures of the Predict door, one narrow and alone, one wide with two GPUs."""
     from dippm.show.ui.library import Library
-    from dippm.show.ui.serving import Served
+    from dippm.show.ui.serving import ServedPage
 
-    page = Served(Library(str(place / "runs.db"), place / "spool"), "127.0.0.1", 0)
+    page = ServedPage(Library(str(place / "runs.db"), place / "spool"), "127.0.0.1", 0)
     answers = threading.Thread(target=page.answer)
     answers.start()
     try:
@@ -89,13 +89,13 @@ def take(place: Path, into: Path, names: tuple[str, ...]) -> None:
     """Take pictures of the page over the runs of an exhibition."""
     from dippm.runs.store.runs import open_store
     from dippm.show.ui.library import Library
-    from dippm.show.ui.serving import Served
+    from dippm.show.ui.serving import ServedPage
 
     open_store(str(place / "runs.db"))  # creating its tables takes a while
     make_exhibition(place / "spool")
     library = Library(str(place / "runs.db"), place / "spool")
     library.start()
-    page = Served(library, "127.0.0.1", 0)
+    page = ServedPage(library, "127.0.0.1", 0)
     threading.Thread(target=page.answer, daemon=True).start()
     with chromium(place) as tab:
         for name in names:
@@ -118,7 +118,7 @@ def save(tab: Chromium, path: Path, size: tuple[int, int]) -> None:
         raise SystemExit(f"{path} is larger than {LARGEST_BYTES:,} bytes")
 
 
-def prepare(tab: Chromium, page: Served, library: Library) -> None:
+def prepare(tab: Chromium, page: ServedPage, library: Library) -> None:
     """Show workloads as mean and range next to their prediction, through the page's address."""
     while len(runs := [o.uuid for o in library.runs() if o.experiment == "co-location"]) < RUNS:
         library.wait(library.version, 60)

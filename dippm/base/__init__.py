@@ -1,1 +1,1 @@
-"""What every wing stands on: files of strangers, printed text, numbers, progress, processes."""
+"""Foundations of all packages: untrusted files, printed text, numbers, progress, processes."""

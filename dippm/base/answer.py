@@ -1,4 +1,4 @@
-"""`Answer`: what answers a question: it prints, shows itself in a notebook, and exports."""
+"""`Answer`: base of all answers, which print, render in a notebook, and export."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import csv_table, printable
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Answer:
     """Base of all answers: a subclass has `rows` and `to_dict`, and a view.
 
-    The views (what a terminal shows, the page) are listed in `dippm.show.report.answers`, which
-    stands above all answers and is found by its name when one is shown.
+    Views (terminal output, page) are registered in `dippm.show.report.answers`, which depends on
+    all answers and is therefore imported by name when an answer is shown.
     """
 
     __slots__ = ()
@@ -44,10 +44,10 @@ class Answer:
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """Return the rows as comma-separated text with unrounded numbers; empty is absent.
 
-        Of a cell that holds several texts, such as warnings, " | " stands between them.
+        Several texts in a cell, such as warnings, are separated by " | ".
 
         Args:
-            path: file that the text is also written to; None writes none.
+            path: file that the text is also written to; None for none.
 
         Raises:
             DippmError: if the file cannot be written.
@@ -60,10 +60,10 @@ class Answer:
         """Return a page with a picture, every row and the JSON document; it needs no network.
 
         Args:
-            path: file that the page is also written to; None writes none.
+            path: file that the page is also written to; None for none.
 
         Raises:
-            DippmError: if the file cannot be written, or a library that draws is missing.
+            DippmError: if the file cannot be written, or a plotting library is missing.
         """
         return _written(_views().page_of(self), path)
 
@@ -75,7 +75,7 @@ class Answer:
 
 
 def cell_text(value: Any) -> str:
-    """Return a value as people read it in a table."""
+    """Format a value for a table."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -83,8 +83,8 @@ def cell_text(value: Any) -> str:
     return show(value) if isinstance(value, float) else printable(str(value))
 
 
-def aligned(lines: Sequence[Sequence[str]], gap: str = "  ") -> str:
-    """Return lines of cells as text whose columns are as wide as their widest cell."""
+def align_columns(lines: Sequence[Sequence[str]], gap: str = "  ") -> str:
+    """Return lines of cells as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ([c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines)
     return "\n".join(gap.join(cells).rstrip() for cells in padded)
@@ -101,7 +101,7 @@ def _written(text: str, path: str | PathLike[str] | None) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return what a cell of a file holds of a value: of several texts one."""
+    """Return the value of a cell of a file, with several texts joined."""
     if isinstance(value, Mapping):
         value = [f"{name}: {text}" for name, text in value.items()]
     return " | ".join(map(str, value)) or None if isinstance(value, list) else value

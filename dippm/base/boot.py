@@ -1,4 +1,4 @@
-"""Start another Python on this package, whatever lies in the current folder."""
+"""Starts another Python process on this package, whatever is in the current folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def boot(run: str) -> str:
-    """Return a program for `python -P -c` that runs a statement on this package, and no other."""
+    """Return a program for `python -P -c` that runs a statement with exactly this package."""
     home = os.path.abspath(__file__)
     for _ in ("boot.py", "base", "dippm"):
         home = os.path.dirname(home)
@@ -14,5 +14,5 @@ def boot(run: str) -> str:
 
 
 def boot_module(name: str) -> str:
-    """Return such a program that runs a module, as `python -m` does."""
+    """Return such a program that runs a module like `python -m`."""
     return boot(f"import runpy; runpy.run_module({name!r}, run_name='__main__')")

@@ -1,14 +1,14 @@
-"""Files of strangers: which of them are opened, and which links are followed.
+"""Untrusted files: which are opened, and which links are followed.
 
-Only regular files are opened. A FIFO would block until somebody writes to it, a device may act on
-being opened or never end, and what the kernel makes up (as /proc/self/mem) says of itself that it
-is empty: no byte of an empty file is asked for.
+Only regular files are opened. A FIFO would block until it has a writer, a device may act when it
+is opened or never end, and virtual files (such as /proc/self/mem) report size 0: an empty file is
+never read.
 
-Links. What the user names is opened wherever it leads: a model hub links each file of a folder into
-a store of blobs. A file that the model itself names (ONNX external data, Paddle's parameters) may
-be a link too, but must really lie in or below the folder where the model is named, or where the
-model really lies (the store). Otherwise a model from a stranger could have us read any file of the
-user and see parts of it in an answer.
+Links. A path that the user names is opened wherever it leads: a model hub links each file of a
+folder into a store of blobs. A file that the model itself names (ONNX external data, Paddle's
+parameters) may be a link too, but has to resolve to a path in or below the folder where the model
+is named, or where the model really is (the store). Otherwise an untrusted model could make DIPPM
+read any file of the user and show parts of it in an answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dippm.errors import (
 )
 
 MOST_ENTRIES = 10_000
-"""A model's folder has a few files; a folder with more than this is something else."""
+"""Number of entries above which a folder is not a model's folder."""
 
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _KINDS = (
@@ -43,10 +43,10 @@ _KINDS = (
 )
 
 
-def expanded(given: Any) -> Any:
-    """Return a path with its "~" replaced by the home folder it stands for; all else as it is.
+def expand_home(given: Any) -> Any:
+    """Expand "~" at the start of a path; other values are returned unchanged.
 
-    A home that nobody knows stays as it is written.
+    The "~" of an unknown user stays as it is.
     """
     if not isinstance(given, str | os.PathLike):
         return given
@@ -56,35 +56,35 @@ def expanded(given: Any) -> Any:
     return type(given)(os.path.expanduser(text)) if isinstance(given, str | Path) else given
 
 
-def look(path: Path) -> os.stat_result:
-    """Return the status of what a path leads to.
+def file_status(path: Path) -> os.stat_result:
+    """Return the status of the file that a path leads to.
 
     Raises:
-        ModelNotFoundError: if it leads nowhere, or cannot be a name of a file.
-        ModelFileError: if it must not be looked at.
+        ModelNotFoundError: if it does not exist, or is not a valid path.
+        ModelFileError: if it may not be accessed.
     """
     try:
         return os.stat(path)
     except (OSError, ValueError) as error:
-        raise refused(path, error) from error
+        raise access_error(path, error) from error
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file for reading, without ever waiting.
+    """Open a regular file for reading, without blocking.
 
     Raises:
-        UnknownFormatError: if it is something else.
+        UnknownFormatError: if it is not a regular file.
         ModelFileError: if it cannot be opened.
     """
-    _check_regular(path, look(path))  # before it is opened: opening a device may act
+    _check_regular(path, file_status(path))  # before opening, which has effects on a device
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
     try:
         handle = os.open(path, flags | getattr(os, "O_BINARY", 0))
     except (OSError, ValueError) as error:
-        raise refused(path, error) from error
+        raise access_error(path, error) from error
     file = os.fdopen(handle, "rb")
     try:
-        _check_regular(path, os.fstat(handle))  # it may have been exchanged meanwhile
+        _check_regular(path, os.fstat(handle))  # the path may have been replaced meanwhile
     except ModelFileError:
         file.close()
         raise
@@ -103,16 +103,16 @@ def beginning(path: Path, size: int) -> bytes:
         try:
             return file.read(size) or b""
         except OSError as error:
-            raise refused(path, error) from error
+            raise access_error(path, error) from error
 
 
 class TomlFile(NamedTuple):
-    """A small TOML file of a user.
+    """Content of a small TOML file of a user.
 
     Attributes:
-        table: its content.
-        name: of the file, for messages.
-        text: as it stands there.
+        table: parsed content.
+        name: name of the file, for messages.
+        text: text of the file.
     """
 
     table: dict[str, Any]
@@ -132,15 +132,15 @@ def read_toml(
     """Read a small TOML file of a user.
 
     Args:
-        path: of the file; "~" stands for the home folder.
-        error: what is raised.
-        most_bytes: that the file may have.
-        unreadable: hint if it cannot be read.
-        too_large: hint if it has more bytes.
-        malformed: hint if it is not TOML.
+        path: path of the file; "~" stands for the home folder.
+        error: type of the error to raise.
+        most_bytes: largest size of the file.
+        unreadable: hint for a file that cannot be read.
+        too_large: hint for a file that is too large.
+        malformed: hint for a file that is not TOML.
 
     Raises:
-        DippmError: `error`, with the hint of what is wrong.
+        DippmError: an `error`, with the matching hint.
     """
     file = Path(path).expanduser()
     what = shown(file.name, 80)
@@ -161,7 +161,7 @@ def read_toml(
 
 
 def is_regular(path: Path) -> bool:
-    """Return whether a path leads to a regular file; a path that cannot be followed does not."""
+    """Return whether a path leads to a regular file."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -169,26 +169,26 @@ def is_regular(path: Path) -> bool:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what a folder holds, sorted.
+    """Return the entries of a folder, sorted.
 
     Raises:
-        ModelFileError: if it cannot be read, or holds more than a model's folder does.
+        ModelFileError: if it cannot be read, or has more than MOST_ENTRIES.
     """
     try:
         with os.scandir(folder) as found:
             names = [entry.name for entry in islice(found, MOST_ENTRIES + 1)]
     except OSError as error:
-        raise refused(folder, error) from error
+        raise access_error(folder, error) from error
     if len(names) > MOST_ENTRIES:
         raise too_many(folder)
     return [folder / name for name in sorted(names)]
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield the regular files of a folder and the folders in it, in order; links lead to files.
+    """Yield the regular files below a folder, in order; links to files are followed.
 
     Raises:
-        ModelFileError: if there are more than a model has.
+        ModelFileError: if there are more than MOST_ENTRIES.
     """
     seen = 0
     for parent, folders, names in os.walk(folder):
@@ -200,21 +200,21 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def companion(model: Path, location: str) -> Path:
-    """Return the file that a model names as a part of itself; it need not exist.
+    """Return the path of a file that a model names as a part of itself; it need not exist.
 
     Args:
-        model: the file that the user named.
-        location: relative to its folder.
+        model: file that the user named.
+        location: path relative to its folder.
 
     Raises:
-        ModelFileError: if it leads out of the model's folder, see the rule of this module.
+        ModelFileError: if it leads out of the model's folder, see the top of this module.
     """
     named = model.parent / location
     allowed = (os.path.realpath(model.parent), os.path.dirname(os.path.realpath(model)))
     try:
         real = os.path.realpath(named)
     except (OSError, ValueError) as error:
-        raise refused(named, error) from error
+        raise access_error(named, error) from error
     if not any(os.path.commonpath((real, folder)) == folder for folder in allowed):
         raise ModelFileError(
             f"{model.name} names the file {shown(location)}, which leads out of the folder of the "
@@ -224,8 +224,8 @@ def companion(model: Path, location: str) -> Path:
     return named
 
 
-def refused(path: Path, error: OSError | ValueError) -> ModelFileError:
-    """Return the typed error for a path that the system does not let us use."""
+def access_error(path: Path, error: OSError | ValueError) -> ModelFileError:
+    """Return the error for a path that the system does not allow to use."""
     name = shown(path)
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.ENAMETOOLONG:
@@ -248,7 +248,7 @@ def refused(path: Path, error: OSError | ValueError) -> ModelFileError:
 
 
 def too_many(folder: Path) -> ModelFileError:
-    """Return the error for a folder that is none of a model."""
+    """Return the error for a folder with too many entries."""
     return ModelFileError(
         f"{shown(folder)} holds more than {MOST_ENTRIES:,} files and folders",
         "Give the folder of the model alone, or the model's own file.",
@@ -256,7 +256,7 @@ def too_many(folder: Path) -> ModelFileError:
 
 
 def kind_of(mode: int) -> str:
-    """Return what an entry of a folder is, for messages; empty for a regular file."""
+    """Return the kind of a folder's entry, for messages; "" for a regular file."""
     return next((words for holds, words in _KINDS if holds(mode)), "")
 
 

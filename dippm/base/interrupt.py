@@ -1,9 +1,8 @@
-"""Ctrl-C at any moment of a command: an orderly end, or one at once, but no traceback.
+"""Ctrl-C at any moment of a command: an orderly or an immediate end, but no traceback.
 
-Python makes Ctrl-C an exception from its first moment on, also while modules are imported and no
-command is there yet to catch it. So the command line lets it end the process at once while it
-starts and when it is done, when nothing is there that had to be put in order, and has it raised in
-between.
+Python turns Ctrl-C into an exception from its start on, also during imports, when no command can
+catch it yet. So Ctrl-C ends the process at once during start-up and after the command, when there
+is nothing to clean up, and raises an exception in between.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from typing import Any
 def starts_command() -> bool:
     """Return whether this process is the command `dippm`, or `python -m dippm`."""
     name = sys.argv[0] if sys.argv else ""
-    if name == "-m":  # while Python looks for the module
+    if name == "-m":  # while Python searches for the module
         words = sys.orig_argv
         return "-m" in words and words[words.index("-m") + 1 :][:1] == ["dippm"]
     return name.replace("\\", "/").rpartition("/")[2] in ("dippm", "dippm.exe")
 
 
 def end_at_once() -> None:
-    """Let Ctrl-C end this process without a word; where it is ignored, or handled, it stays so."""
+    """Let Ctrl-C end this process silently, unless it is already ignored or handled."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Within the block, Ctrl-C is `KeyboardInterrupt`, after `end_at_once`.
+    """Let Ctrl-C raise `KeyboardInterrupt` within the block, after `end_at_once`.
 
-    Where it cannot be raised, as in a finaliser, Python would print it and go on: it ends the
-    process there.
+    Where it cannot propagate, such as in a finaliser, Python would print it and continue; here it
+    ends the process.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
         yield

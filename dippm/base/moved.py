@@ -1,6 +1,6 @@
-"""Former names of packages and modules stay importable: `dippm.graph` is `dippm.model.graph`.
+"""Keeps former names of packages and modules importable: `dippm.graph` is `dippm.model.graph`.
 
-Each is the same module under both names, also for what lies within and for `python -m`.
+Both names stand for the same module, also for submodules and for `python -m`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ _HOMES = {
 }
 MOVED = {name: f"{wing}.{name}" for wing, names in _HOMES.items() for name in names.split()} | {
     "candidates": "estimate.model_list",
-    "figures": "base.numbers",
+    "figures": "base.number_format",
     "loaded": "estimate.predictor",
     "points": "estimate.grid",
     "reading": "model.convert",
     "shown": "base.answer",
 }
-"""Former name within `dippm` → the name now."""
+"""Former name within `dippm` → present name."""
 
 _SECTIONS = {
+    "base.number_format": "numbers",
     "base.process.pipes": "ends frames",
     "decide.budgets.budget": "tolerance",
     "decide.choice.packing": "slices",
     "decide.exploration.objectives": "proxies",
     "decide.exploration.search": "screening",
     "decide.exploration.study": "driver",
+    "decide.exploration.worker_pool": "crew",
     "decide.language.engine": "routing",
     "decide.language.memory": "cache",
     "decide.language.passes": "ordered",
@@ -108,6 +110,7 @@ _SECTIONS = {
     "runs.tracking.sidecar_protocol": "keeper_words",
     "runs.tracking.sidecar_spawn": "keeper_start",
     "runs.tracking.span_block": "threads",
+    "show.ui.authentication": "gate",
     "show.ui.page.app": "layout",
     "umlaut.benchmark": "adapted",
     "umlaut.metric": "clocks sampled",
@@ -121,7 +124,7 @@ MERGED = {
 
 
 def present_name(name: str) -> str | None:
-    """Return the name that a module has now, None if the one given is no former name."""
+    """Return the present name of a module; None if the given name is not a former one."""
     root, _, rest = name.partition(".")
     if root != "dippm":
         return None
@@ -132,7 +135,7 @@ def present_name(name: str) -> str | None:
 
 
 class _FormerNames:
-    """Finds modules by their former names, and gives the ones that are imported by the new."""
+    """Finder of modules by their former names."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -143,7 +146,7 @@ class _FormerNames:
 
 
 class _Alias:
-    """Loads a module that has another name."""
+    """Loader that returns the module of another name."""
 
     def __init__(self, present: str) -> None:
         self._present = present
@@ -155,10 +158,10 @@ class _Alias:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import system has put the former name's there
+        module.__spec__ = self._spec  # the import system has set that of the former name
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return what `python -m` runs."""
+        """Return the code for `python -m`."""
         from importlib.util import find_spec
 
         loader: Any = getattr(find_spec(self._present), "loader", None)
@@ -167,6 +170,6 @@ class _Alias:
 
 
 def keep_former_names() -> None:
-    """Let former names be imported."""
+    """Install the finder of former names."""
     if not any(isinstance(finder, _FormerNames) for finder in sys.meta_path):
         sys.meta_path.insert(0, _FormerNames())

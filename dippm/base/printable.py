@@ -1,8 +1,8 @@
-"""`printable`, `legible`, `json_text`, `csv_table`: outside text, safe where people look at it.
+"""`printable`, `legible`, `json_text`, `csv_table`: make untrusted text safe to show.
 
-File names, operator names and texts of checkpoints can hold what a terminal obeys: escape
-sequences, carriage returns, marks that turn the direction of writing. Attributes of errors and
-answers keep the exact text, JSON spells it in its own escapes, and what people read is spelled out.
+File names, operator names and texts of checkpoints can contain terminal controls: escape sequences,
+carriage returns, bidirectional marks. Attributes of errors and answers keep the exact text, JSON
+uses its own escapes, and text for people has such characters spelled out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of Unicode that are shown as escapes: control and format characters (among them the
-marks of direction), halves of surrogate pairs (bytes of a file name that are no text), and
-separators of lines."""
+"""Unicode categories that are shown as escapes: control and format characters (including
+bidirectional marks), surrogates (undecodable bytes of file names), and line separators."""
 
 LONGEST_WORD, LONGEST_MESSAGE = 300, 4000
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
@@ -30,8 +29,8 @@ def printable(text: str, *, keep: str = "") -> str:
     r"""Return text with hidden characters spelled out, as in "\x1b".
 
     Args:
-        text: anything.
-        keep: characters that stay as they are, for instance a line feed.
+        text: any text.
+        keep: characters that are not escaped, for instance a line feed.
     """
     if text.isprintable():
         return text
@@ -39,9 +38,9 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def legible(text: str) -> str:
-    """Return a message with words that nobody would write, and itself, cut in their middle.
+    """Shorten overlong words of a message, and the message itself, in the middle.
 
-    A name of 200,000 characters in it is shown by its beginning and its end.
+    A name of 200,000 characters is shown by its start and its end.
     """
     if len(text) <= LONGEST_WORD:
         return text
@@ -58,7 +57,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def json_text(document: Any) -> str:
-    """Return a document as JSON text that reads back exactly and hides nothing.
+    """Return a document as JSON text that reads back exactly and has no hidden characters.
 
     Raises:
         ValueError: if a number is not finite.
@@ -74,8 +73,8 @@ def json_text(document: Any) -> str:
 def csv_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """Return comma-separated text with unrounded numbers.
 
-    None and numbers that are not finite are empty cells; a text that a spreadsheet would run as a
-    formula is led by a quote.
+    None and non-finite numbers are empty cells; a text that a spreadsheet would evaluate as a
+    formula is prefixed with a quote.
     """
     import csv
     import io
@@ -106,7 +105,7 @@ def _escape(char: str) -> str:
 
 
 def _plainly(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Spell what a stream's encoding lacks, so that an ASCII terminal gets its table too."""
+    """Replace characters that a stream cannot encode, so that tables work on ASCII terminals."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lost = error.object[error.start : error.end]

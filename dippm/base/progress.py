@@ -1,7 +1,7 @@
-"""What a long piece of work is doing, told to whoever asked to hear it.
+"""Progress of long work, reported to a listener.
 
-The work calls `tell`; a terminal (or a test) listens with `listening`. Without a listener nothing
-happens, so functions may tell freely.
+The work calls `tell`; a terminal (or a test) receives the stages with `listening`. Without a
+listener `tell` does nothing, so functions may call it freely.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ Listener = Callable[[str], None]
 Item = TypeVar("Item")
 
 EACH = 1000
-"""So many items are worth telling of."""
+"""Number of items between two reports."""
 
 _listener: ContextVar[Listener | None] = ContextVar("dippm_progress", default=None)
 _sizer: ContextVar[Callable[[int], None] | None] = ContextVar("dippm_size", default=None)
 
 
 def tell(stage: str) -> None:
-    """Say what is being done now, in a few words ("exporting", "operator 1,200 of 9,000")."""
+    """Report the present stage in a few words ("exporting", "operator 1,200 of 9,000")."""
     listener = _listener.get()
     if listener is not None:
         listener(stage)
 
 
 def counted(items: Iterable[Item], total: int, stage: str = "operator") -> Iterator[Item]:
-    """Yield the operators of a graph, and tell how many are done, of a small graph nothing.
+    """Yield the operators of a graph, and report how many are done, unless the graph is small.
 
     Args:
-        items: what to yield.
-        total: how many they are; limits of time grow with it, see `sized`.
-        stage: what is done with each, for instance "translating operator".
+        items: items to yield.
+        total: number of items; time limits grow with it, see `sized`.
+        stage: description of the work on each, for instance "translating operator".
     """
     sizer = _sizer.get()
     if sizer is not None:
@@ -47,7 +47,7 @@ def counted(items: Iterable[Item], total: int, stage: str = "operator") -> Itera
 
 @contextmanager
 def sized(sizer: Callable[[int], None]) -> Iterator[None]:
-    """Hear of how many operators the graphs are that are counted inside the block."""
+    """Receive the sizes of graphs that are counted inside the block."""
     token = _sizer.set(sizer)
     try:
         yield
@@ -57,7 +57,7 @@ def sized(sizer: Callable[[int], None]) -> Iterator[None]:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Hear what is told inside the block, in this thread and context."""
+    """Receive the stages reported inside the block, in this thread and context."""
     token = _listener.set(listener)
     try:
         yield
@@ -67,7 +67,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Tell a stage, and put its name before everything that is told inside the block."""
+    """Report a stage, and prefix its name to all stages reported inside the block."""
     tell(name)
     outer = _listener.get()
     if outer is None:

@@ -1,7 +1,7 @@
-"""Numbers and tables that people wrote: of the command line, of CSV files, of sizes in a text.
+"""Parses numbers and tables that people write: on the command line, in CSV files, as sizes.
 
-Python's `int` and `float` take more than people mean: "1_0" is ten there, and so is a ten of
-another script's digits.
+Python's `int` and `float` accept more than people mean: "1_0" is ten there, and so is a ten in the
+digits of another script.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import io
 from math import isfinite
 
 MOST_DIGITS = 18
-"""Whole numbers below 10^18, which 64 bits hold."""
+"""Largest number of digits: integers below 10^18 fit into 64 bits."""
 
 
 def whole_number(text: str) -> int:
-    """Return the whole number that a text spells.
+    """Parse an integer.
 
     Raises:
-        ValueError: if it is none, or one of more digits than 64 bits hold.
+        ValueError: if the text is not an integer, or has more than MOST_DIGITS digits.
     """
     plain = text.strip()
     digits = plain[1:] if plain[:1] in ("+", "-") else plain
@@ -30,10 +30,10 @@ def whole_number(text: str) -> int:
 
 
 def decimal_number(text: str) -> float:
-    """Return the number that a text spells, also "1e-3", "inf" and "nan".
+    """Parse a number, also "1e-3", "inf" and "nan".
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the text is not a number.
     """
     plain = text.strip()
     if not plain.isascii() or "_" in plain:
@@ -42,7 +42,7 @@ def decimal_number(text: str) -> float:
 
 
 def is_finite(value: object) -> bool:
-    """Tell whether a value is a number that a float holds: no bool, no infinity, not 10^400."""
+    """Return whether a value is a finite number in the range of float, and not a bool."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -55,7 +55,7 @@ def csv_rows(text: str, delimiter: str = ",") -> list[list[str]]:
     """Return the rows of comma-separated text.
 
     Raises:
-        ValueError: if the text cannot be taken apart, for instance at a cell that never ends.
+        ValueError: if the text cannot be parsed, for instance if a quoted cell never ends.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:

@@ -1,1 +1,1 @@
-"""The command `dippm`: parse, call the public function, show the answer."""
+"""The command `dippm`: parses arguments, calls the public function, shows the answer."""

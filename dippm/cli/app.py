@@ -1,7 +1,7 @@
 """The command line: one file per command, gathered here.
 
-Exit codes: 0 ok, 1 an error, 2 usage, 128 + n ended by signal n (130 interrupted). Data goes to
-stdout, talk to stderr.
+Exit codes: 0 ok, 1 error, 2 usage, 128 + n ended by signal n (130 interrupted). Data goes to
+stdout, messages go to stderr.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
-    # A prediction multiplies small matrices: threads would only wait for each other.
+    # A prediction multiplies small matrices: more threads would only wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     end_in_order()
     app()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dippm.measure.calibration_rows import CalibrationRun
 
 WORST = 3
-"""Models left out that are named, the worst first."""
+"""Number of left-out models that are named, the worst first."""
 
 
 def calibrate(
@@ -141,7 +141,7 @@ def _errors(made: Calibration) -> str:
 
 
 def _worst(made: Calibration) -> str:
-    """Return a line with the models that were furthest off while they were left out."""
+    """Return a line with the models that had the largest errors while left out."""
     if not made.models:
         return ""
     worst = sorted(made.models, key=lambda model: -model.log_error)[:WORST]

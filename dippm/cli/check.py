@@ -120,16 +120,16 @@ def _first(
     """Write the first budgets, and return their text.
 
     Raises:
-        BudgetError: if there is such a file already: limits that somebody set are not replaced.
+        BudgetError: if the file exists: limits that a user set are not replaced.
     """
     import tomli_w
 
-    from dippm.base.files import expanded
+    from dippm.base.files import expand_home
     from dippm.decide.budgets import first_budgets
     from dippm.errors import BudgetError
     from dippm.show.report.files import write_text
 
-    place: Path = expanded(path)
+    place: Path = expand_home(path)
     if place.exists():
         raise BudgetError(
             f"{path} exists, and its limits are not replaced", "Name another file, or remove it."

@@ -106,7 +106,7 @@ def choose(
 
         return answer(
             model,
-            devices=options.listed(devices),
+            devices=options.split_list(devices),
             slices=slices,
             by=cast(Any, by),
             slo_ms=slo_ms,
@@ -134,7 +134,7 @@ def answer_choice(
     quiet: bool,
     **how: Any,
 ) -> None:
-    """Ask, and show the answer in every form; what ranks nothing is shown too, and is an error."""
+    """Ask, and show the answer in every form; an infeasible choice is shown and is an error."""
     failed: DippmError | None = None
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.errors import NothingFeasibleError

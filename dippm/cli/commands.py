@@ -1,9 +1,9 @@
-"""What surrounds every command: the last resort for what nobody caught, and a stdout that fails.
+"""Frame of every command: handling of uncaught errors, and of a failing stdout.
 
-* an error of ours: its message and hint, exit code 1 (see `output`)
+* a `DippmError`: its message and hint, exit code 1 (see `output`)
 * a usage error: exit code 2, under --json one document
-* Ctrl-C: exit code 130, without a word
-* a reader that went away: exit code 141, as a program that SIGPIPE ended
+* Ctrl-C: exit code 130, silently
+* a closed pipe: exit code 141, like a program that SIGPIPE ended
 * a full device: one line on stderr, exit code 1
 * anything else: one line and a report file, exit code 1
 """
@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from dippm.base import interrupt
 from dippm.base.printable import PLAIN, legible, printable
 from dippm.base.written import decimal_number, whole_number
-from dippm.cli.crash import unexpected
+from dippm.cli.crash import report_crash
 from dippm.cli.output import print_json, report_error
 from dippm.cli.spelling import OPTIONS, on_command_line, one_command, options_of
 from dippm.errors import DippmError, DippmWarning, shortened
@@ -33,18 +33,18 @@ from dippm.errors import DippmError, DippmWarning, shortened
 INTERRUPTED, READER_GONE = 130, 141
 VALUES = {"<int>": "N", "<float>": "X", "<path>": "FILE"}
 FOREIGN = ("run", "track")
-"""Commands that run another one."""
+"""Commands that run another program."""
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""Typer carries its own click or uses the installed one; this is the class of either."""
+"""Usage error of click, which typer vendors or imports."""
 
 _STREAM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF)
 
 
 class Commands(TyperGroup):
-    """The group of all commands; nothing but an exit code leaves it."""
+    """The group of all commands, which turns every outcome into an exit code."""
 
     def __init__(self, **given: Any) -> None:
-        """Take the commands, and call the values of their options by what they are."""
+        """Take the commands, and name the values of their options in the help."""
         super().__init__(**given)
         for command in (self, *_commands(self)):
             command.get_params = _naming_values(command.get_params)
@@ -53,14 +53,14 @@ class Commands(TyperGroup):
         """Run a command line and exit with its code."""
         args = words = _at_home(sys.argv[1:] if args is None else args)
         _prepare_streams()
-        with one_command(), _warnings_in_a_line(), _guarded(words), interrupt.raised():
+        with one_command(), _warnings_in_a_line(), _exit_codes(words), interrupt.raised():
             if "--json" in words:
                 self._main_as_json(args, extra)
             else:
                 super().main(args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command; see the table of this module for what it may raise."""
+        """Run the chosen command; see the list of this module for its errors."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -69,7 +69,7 @@ class Commands(TyperGroup):
             raise _StreamError from error
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Choose the command, whose name may have two words, and remember its options for hints."""
+        """Choose the command, whose name may have two words, and store its options for hints."""
         two = " ".join(args[:2])
         found = super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
         if found[1] is not None:
@@ -91,7 +91,7 @@ class Commands(TyperGroup):
 
 
 def _check_numbers(command: Any, words: Sequence[str]) -> None:
-    """Refuse numbers that only Python takes for such, as "1_0", before typer sees them."""
+    """Refuse numbers that only Python accepts, such as "1_0", before typer sees them."""
     if not command.context_settings.get("allow_interspersed_args", True):
         words = _before_program(command, words)
     named = {word: read for p in command.params if (read := _reads(p)) for word in p.opts}
@@ -108,7 +108,7 @@ def _check_numbers(command: Any, words: Sequence[str]) -> None:
 
 
 def _before_program(command: Any, words: Sequence[str]) -> Sequence[str]:
-    """Return the words before those of the program that a command runs."""
+    """Return the arguments of the command itself, without those of the program that it runs."""
     valued = {word for p in command.params if not getattr(p, "is_flag", False) for word in p.opts}
     place = 0
     while place < len(words) and words[place].startswith("-") and words[place] != "--":
@@ -117,8 +117,8 @@ def _before_program(command: Any, words: Sequence[str]) -> Sequence[str]:
 
 
 def _reads(parameter: Any) -> Callable[[str], float] | None:
-    """Return what reads the numbers of an option; None if it takes none."""
-    descriptor = getattr(parameter, "type_descriptor", None)  # of typer since 0.26
+    """Return the parser of the numbers of an option; None if it takes none."""
+    descriptor = getattr(parameter, "type_descriptor", None)  # exists since typer 0.26
     kind = descriptor.annotation if descriptor else parameter.type.name.partition(" ")[0]
     kinds = {kind, *get_args(kind)}
     if kinds & {int, "integer"}:
@@ -134,7 +134,7 @@ def _commands(group: Any) -> Iterator[Any]:
 
 
 def _naming_values(get_params: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
-    """Show "--batch N" and "--json", where typer has "--batch <int>" and "--json <bool>"."""
+    """Show "--batch N" and "--json" instead of typer's "--batch <int>" and "--json <bool>"."""
 
     def named(context: Any) -> list[Any]:
         parameters = get_params(context)
@@ -153,9 +153,9 @@ def _naming_values(get_params: Callable[[Any], list[Any]]) -> Callable[[Any], li
 
 
 def _at_home(words: Sequence[str]) -> list[str]:
-    """Return a command line with "~" as a shell replaces it, also where it follows "=".
+    """Expand "~" in a command line like a shell, also after "=".
 
-    Words of a command that is run are its own.
+    Arguments of a program that the command runs are unchanged.
     """
     if words and words[0] in FOREIGN:
         return list(words)
@@ -169,7 +169,7 @@ def _at_home(words: Sequence[str]) -> list[str]:
 
 
 class _StreamError(Exception):
-    """Stdout cannot be written; the cause says why."""
+    """Stdout cannot be written; the cause has the reason."""
 
 
 def _message(error: Any) -> str:
@@ -182,8 +182,8 @@ def _path(error: Any) -> str:
 
 
 @contextlib.contextmanager
-def _guarded(words: Sequence[str]) -> Iterator[None]:
-    """Give every way out of a command its exit code."""
+def _exit_codes(words: Sequence[str]) -> Iterator[None]:
+    """Turn every outcome of a command into its exit code."""
     try:
         try:
             yield
@@ -195,7 +195,7 @@ def _guarded(words: Sequence[str]) -> Iterator[None]:
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
         except BaseException as error:
-            report_error(_ours(error, words), as_json="--json" in words)
+            report_error(_dippm_error(error, words), as_json="--json" in words)
             _flush()
             sys.exit(1)
         _flush()
@@ -211,18 +211,18 @@ def _guarded(words: Sequence[str]) -> Iterator[None]:
             failed = DippmError(f"cannot write the answer: {reason}", "Send it to another place.")
             report_error(failed, as_json=False)
         else:
-            report_error(_ours(cause, words), as_json="--json" in words)
+            report_error(_dippm_error(cause, words), as_json="--json" in words)
         sys.exit(1)
 
 
-def _ours(error: BaseException, words: Sequence[str]) -> DippmError:
-    return error if isinstance(error, DippmError) else unexpected(error, words)
+def _dippm_error(error: BaseException, words: Sequence[str]) -> DippmError:
+    return error if isinstance(error, DippmError) else report_crash(error, words)
 
 
 def _prepare_streams() -> None:
-    """Make streams that exist and can spell every character."""
+    """Replace closed streams, and let them encode every character."""
     for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:  # closed: a pipe of ours must not get its number
+        if getattr(sys, name) is None:  # closed: no pipe of DIPPM may get its descriptor
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  lives as long as we do
@@ -239,14 +239,14 @@ def _flush() -> None:
 
 
 def _forget_stdout() -> None:
-    """Let the interpreter's own flush at exit go nowhere."""
+    """Redirect the interpreter's flush at exit to the null device."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def _warnings_in_a_line() -> Iterator[None]:
-    """Show our warnings as a line, not as a place in our code."""
+    """Show DIPPM's warnings as one line, without a place in the code."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 

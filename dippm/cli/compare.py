@@ -79,10 +79,10 @@ def compare(
             cases += [replace(case, framework=case.framework or framework) for case in listed]
         table = answer(
             cases,
-            device=options.listed(device),
+            device=options.split_list(device),
             batch=batches_of(batch),
-            precision=options.listed(precision),
-            mig=[None if name == "full" else name for name in options.listed(mig or "full")],
+            precision=options.split_list(precision),
+            mig=[None if name == "full" else name for name in options.split_list(mig or "full")],
             **asked,
         )
         table = table.sorted_by(sort) if sort else table
@@ -94,7 +94,7 @@ def compare(
 
 
 def _document(table: Comparison) -> dict[str, Any]:
-    """Return the rows; the hint of an error in the words of the command line."""
+    """Return the rows; hints of errors are in the words of the command line."""
     document = table.to_dict()
     for row in document["rows"]:
         if row["error"]:

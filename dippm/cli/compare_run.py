@@ -90,7 +90,7 @@ def _co_located(
     store: str | None,
     json: bool,
 ) -> None:
-    """Say how much longer runs took together than alone."""
+    """Show the slowdown of co-located runs."""
     with errors_reported(as_json=json):
         from dippm.runs.colocation.predicted_slowdowns import predict_slowdowns
         from dippm.runs.colocation.slowdown import DOCUMENT, slowdown

@@ -72,10 +72,12 @@ def cost(
         found = cost_of(
             prediction, samples=samples, epochs=epochs, pue=pue, idle_hours=idle_hours, **rates
         )
-    told = prediction.to_dict()
-    document = {name: told[name] for name in ("source", "conditions", "warnings", "provenance")}
+    predicted = prediction.to_dict()
+    document = {
+        name: predicted[name] for name in ("source", "conditions", "warnings", "provenance")
+    }
     document |= {
-        "currency": found.currency or None, "cost": found.to_dict(), "verify": told["verify"]
+        "currency": found.currency or None, "cost": found.to_dict(), "verify": predicted["verify"]
     }  # fmt: skip
     show("cost", found, json=json, csv=csv, html=html, document=document)
 
@@ -83,11 +85,11 @@ def cost(
 def _region(
     c: Conditions, carbon: Path | None, region: str | None, g_per_kwh: float | None
 ) -> Region | None:
-    """Return where the electricity is of; None if nobody said.
+    """Return the region of the electricity; None if not given.
 
     Raises:
-        ConstraintError: if a region was named without a file, or a file without a region.
-        CarbonError: if the file is wrong, or lacks the region.
+        ConstraintError: if a region is given without a file, or a file without a region.
+        CarbonError: if the file is not valid, or lacks the region.
     """
     from dippm.errors import ConstraintError
     from dippm.estimate.carbon import Region, carbon_of

@@ -1,4 +1,4 @@
-"""The last resort: an exception that nobody foresaw becomes a report file and one error."""
+"""Crash handler: turns an unexpected exception into a report file and one error."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DISTRIBUTIONS = (
 )  # fmt: skip
 
 
-def unexpected(error: BaseException, words: Sequence[str]) -> UnexpectedError:
-    """Write a report about an exception, and return what to tell the user.
+def report_crash(error: BaseException, words: Sequence[str]) -> UnexpectedError:
+    """Write a report about an exception, and return the error for the user.
 
     Args:
-        error: what nobody caught.
-        words: of the command line, the program's name left out.
+        error: uncaught exception.
+        words: arguments of the command line.
     """
     what = f"{type(error).__name__}: {_text(error)}".rstrip(": ").partition("\n")[0]
     message = f"DIPPM failed where it should not: {what[:500]}"
@@ -34,12 +34,14 @@ def unexpected(error: BaseException, words: Sequence[str]) -> UnexpectedError:
         place = _write(_report(error, words))
     except OSError as failure:
         reason = failure.strerror or str(failure)
-        told = UnexpectedError(message, f"No report could be written ({reason}); set TMPDIR.")
+        unexpected_error = UnexpectedError(
+            message, f"No report could be written ({reason}); set TMPDIR."
+        )
     else:
         hint = f"This is a fault of DIPPM. Report it with {place}: it has no content of your files."
-        told = UnexpectedError(message, hint)
-    told.__cause__ = error
-    return told
+        unexpected_error = UnexpectedError(message, hint)
+    unexpected_error.__cause__ = error
+    return unexpected_error
 
 
 def _report(error: BaseException, words: Sequence[str]) -> str:
@@ -57,7 +59,7 @@ def _report(error: BaseException, words: Sequence[str]) -> str:
 def _traceback(error: BaseException) -> list[str]:
     try:
         return ["".join(traceback.format_exception(error))]
-    except Exception as broken:  # an exception that cannot be shown
+    except Exception as broken:  # an exception that cannot be formatted
         return [*traceback.format_tb(error.__traceback__), f"(not shown: {type(broken).__name__})"]
 
 

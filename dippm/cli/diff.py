@@ -41,7 +41,7 @@ def diff(
     """
     if len(models) > 2:
         raise typer.BadParameter(f"{len(models)} models: give one or two")
-    layouts = [_layout(text) for text in options.listed(layout)]
+    layouts = [_layout(text) for text in options.split_list(layout)]
     sides = {name: options.sides(name, value) for name, value in asked.items()}
     sides["channels_last"] = layouts[0] if len(layouts) == 1 else layouts
     with errors_reported(as_json=json), progress_shown(quiet=quiet):

@@ -33,7 +33,7 @@ def devices(
     from dippm.devices.imported import all_imported
     from dippm.show.report.console import device_table
     from dippm.show.report.listing import Listing
-    from dippm.show.report.parts import Aside, Part
+    from dippm.show.report.parts import AnswerPart, StderrLine
 
     given = [word for word in words or () if is_device_file(word)]
     if given:
@@ -44,12 +44,12 @@ def devices(
             _matching((*all_devices(), *all_imported()), words),
             _matching(all_cpus(), words),
         )
-    parts: list[Part] = [device_table(gpus)] if gpus else []
+    parts: list[AnswerPart] = [device_table(gpus)] if gpus else []
     if cpus:
         names = ", ".join(cpu.name for cpu in cpus)
         parts.append(f"measured CPUs, for checkpoints trained on them: {names}")
     if not parts:
-        parts.append(Aside("no device matches; `dippm devices` lists all"))
+        parts.append(StderrLine("no device matches; `dippm devices` lists all"))
     found = [asdict(device) for device in (*gpus, *cpus)]
     rows = [
         one | {"mig_profiles": [p.name for p in device.mig_profiles], "aliases": [*device.aliases]}

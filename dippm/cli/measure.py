@@ -73,8 +73,8 @@ def measure(
 
         regime = Regime(precision_of(precision), cast(Any, mode), cast(Any, phase), channels_last)
         prediction, reason = None, ""
-        if compare:  # first: what cannot be compared is said before the time of a measurement
-            prediction, reason = _foretold(
+        if compare:  # first: fail before the measurement if a comparison is impossible
+            prediction, reason = _prediction_to_compare(
                 model,
                 input=input,
                 batch=batch,
@@ -98,13 +98,13 @@ def measure(
         )
         answer: Measurement | Verification = measured
         if compare:
-            answer = _compared(prediction, measured, reason)
+            answer = _compare(prediction, measured, reason)
             reason = answer.reason
         parts, no_parts = None, ""
         if operators:
             try:
                 parts = _operators(model, measured, input=input, checkpoint=checkpoint, trust=trust)
-            except DippmError as error:  # the measurement is worth its answer alone
+            except DippmError as error:  # the measurement is an answer by itself
                 no_parts = error.message
     document: dict[str, Any] = answer.to_dict()
     if operators:
@@ -126,11 +126,13 @@ def measure(
         raise typer.Exit(1)
 
 
-def _foretold(model: str, *, checkpoint: str | None, **asked: Any) -> tuple[Prediction | None, str]:
-    """Return the prediction that a measurement is held against, or why there will be none.
+def _prediction_to_compare(
+    model: str, *, checkpoint: str | None, **asked: Any
+) -> tuple[Prediction | None, str]:
+    """Return the prediction to compare a measurement with, or the reason why there is none.
 
     Raises:
-        DippmError: if the checkpoint that was named, or the model, cannot be what was meant.
+        DippmError: if the named checkpoint or the model is not valid.
     """
     from dippm.errors import DippmError
     from dippm.estimate import pretrained
@@ -149,7 +151,7 @@ def _foretold(model: str, *, checkpoint: str | None, **asked: Any) -> tuple[Pred
     return prediction, why_other_framework(prediction, runtime)
 
 
-def _compared(prediction: Prediction | None, measured: Measurement, reason: str) -> Verification:
+def _compare(prediction: Prediction | None, measured: Measurement, reason: str) -> Verification:
     from dippm.errors import DippmError
     from dippm.measure.verification import not_compared, verify
 
@@ -192,7 +194,7 @@ def _operators(
             channels_last=regime.channels_last,
             phase=regime.phase,
         ).operators
-    except DippmError as error:  # measured operators are worth their table alone
+    except DippmError as error:  # measured operators are an answer by themselves
         return verify_operators(measured, graph, reason=error.message)
     reason = "" if costs else "the checkpoint predicts no operators"
     return verify_operators(measured, graph, costs, reason=reason)

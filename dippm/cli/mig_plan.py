@@ -13,7 +13,7 @@ from dippm.cli.output import error_document, errors_reported, show
 from dippm.cli.progress import progress_shown
 
 
-@options.conditions("mig")  # which slice is what is asked
+@options.conditions("mig")  # the slices are the answer
 def mig_plan(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL", help="Model files or names.")

@@ -14,7 +14,7 @@ from dippm.base.written import whole_number
 
 
 def _completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return a completer for a list with commas."""
+    """Return a completer for a comma-separated list."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -257,7 +257,7 @@ def _shared(
     timeout_s: Timeout = 120.0,
     memory_limit_mb: MemoryLimit = 4096,
 ) -> None:
-    """The options of a question, in the order of the help; `dippm.Options` says what they mean."""
+    """Declare the options of a question in the order of the help; see `dippm.Options`."""
 
 
 ONLY = Parameter.KEYWORD_ONLY
@@ -265,15 +265,15 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 SINGLE = ("input", "framework", "checkpoint", "trust", "timeout_s", "memory_limit_mb")
-"""Options that are no conditions: both sides of a difference have the same."""
+"""Options that are not conditions: both sides of a difference share them."""
 
 
 def _parameters(function: Callable[..., None]) -> Iterable[Parameter]:
     return signature(function, eval_str=True).parameters.values()
 
 
-def _paired(p: Parameter) -> Parameter:
-    """Return the option that takes two values; a flag holds for both."""
+def _pair_option(p: Parameter) -> Parameter:
+    """Return the option with two values; a flag applies to both sides."""
     kind, option = get_args(p.annotation)
     if kind is bool:
         return p
@@ -285,10 +285,10 @@ def _paired(p: Parameter) -> Parameter:
 
 
 def sides(name: str, value: Any) -> Any:
-    """Return what an option of pairs means: one value, or one for each side."""
+    """Return the value of a pair option: one value, or one for each side."""
     if name in SINGLE or not isinstance(value, str):
         return value
-    parts: list[Any] = listed(value)
+    parts: list[Any] = split_list(value)
     if name == "batch":
         parts = [_size(part) for part in parts]
     if name == "mig":
@@ -304,14 +304,14 @@ def _size(text: str) -> int:
 
 
 def conditions(*without: str, pairs: bool = False) -> Callable[[Command], Command]:
-    """Give a command the options of a question, as its `**asked` takes them.
+    """Add the options of a question to a command, which receives them as `**asked`.
 
-    They stand where the command's own signature has its `*`. One that the command spells itself is
-    its own. `asked` has what the verb of the package takes by the same names.
+    They replace the `*` of the command's signature, except for options that it spells itself.
+    `asked` has the keyword arguments of the public function.
 
     Args:
-        without: options that mean nothing to the command.
-        pairs: of a condition two values may be given, with a comma.
+        without: options that do not apply to the command.
+        pairs: whether conditions may have two values, separated by a comma.
     """
 
     def give(command: Command) -> Command:
@@ -319,7 +319,7 @@ def conditions(*without: str, pairs: bool = False) -> Callable[[Command], Comman
         taken = {p.name for p in own} | set(without)
         shared = [p.replace(kind=ONLY) for p in _parameters(_shared) if p.name not in taken]
         if pairs:
-            shared = [p if p.name in SINGLE else _paired(p) for p in shared]
+            shared = [p if p.name in SINGLE else _pair_option(p) for p in shared]
         parts = (
             [p for p in own if p.kind is not ONLY],
             shared,
@@ -333,12 +333,12 @@ def conditions(*without: str, pairs: bool = False) -> Callable[[Command], Comman
     return give
 
 
-def listed(text: str) -> list[str]:
-    """Return the parts of a list with commas."""
+def split_list(text: str) -> list[str]:
+    """Split a comma-separated list."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 Csv = Annotated[
     Path | None, typer.Option("--csv", help="Also write every row, with unrounded numbers.")
 ]
-"""Beside `Json` and `Html`, of every command that ends with `output.show`."""
+"""Option of every command that ends with `output.show`, like `Json` and `Html`."""

@@ -1,4 +1,4 @@
-"""How commands answer: one JSON document or text on stdout, errors with their next step."""
+"""Output of commands: one JSON document or text on stdout, errors with their next step."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 SCHEMA_VERSION = 1
-"""Of all documents: raised when a key is renamed, removed, or means something else."""
+"""Version of all documents, raised when a key is renamed, removed, or changes its meaning."""
 
 
 def print_json(name: str, content: Mapping[str, Any]) -> None:
-    """Write the one document of a command; it reads back exactly, whatever the encoding.
+    """Write the document of a command, which reads back exactly with any encoding.
 
     Args:
-        name: of its schema, a definition of `dippm/schemas.json`.
-        content: everything but the name and version of the schema, which stand first.
+        name: name of its schema, a definition of `dippm/schemas.json`.
+        content: everything except name and version of the schema, which come first.
     """
     document = {"schema": f"dippm.{name}/{SCHEMA_VERSION}", **content}
     text = json_text(document)
@@ -42,13 +42,13 @@ def print_json(name: str, content: Mapping[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """Write text, which is already printable; `typer.echo` would force UTF-8 on ASCII streams."""
+    """Write printable text; `typer.echo` would force UTF-8 on ASCII streams."""
     sys.stdout.write(text + "\n")
 
 
 @contextmanager
 def errors_reported(*, as_json: bool) -> Iterator[None]:
-    """Turn an error of ours into a message, or a document, and exit code 1."""
+    """Turn a `DippmError` into a message or a document, and exit code 1."""
     try:
         yield
     except DippmError as error:
@@ -57,7 +57,7 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
 
 
 def report_error(error: DippmError, *, as_json: bool) -> None:
-    """Show an error of ours, its hint in the words of the command line."""
+    """Show a `DippmError`, with its hint in the words of the command line."""
     document = error_document(error)
     if as_json:
         print_json("error", {"error": document})
@@ -66,15 +66,15 @@ def report_error(error: DippmError, *, as_json: bool) -> None:
 
     talk = console(sys.stderr)
     talk.print("error:", style="bold red", end=" ")
-    talk.print(_indented(document["message"]), markup=False)
+    talk.print(_indent(document["message"]), markup=False)
     if error.hint:
-        talk.print(_indented(document["hint"]), style="dim", markup=False)
+        talk.print(_indent(document["hint"]), style="dim", markup=False)
 
 
 def check_fit(predictions: Sequence[Prediction]) -> None:
-    """End with exit code 1, and the reason on stderr, unless the memory holds all predictions.
+    """Exit with code 1, and the reason on stderr, unless all predictions fit the memory.
 
-    The answer itself has been written by then.
+    The answer itself has to be written before.
     """
     misfits = [(p.title, p.misfit) for p in predictions if p.misfit]
     if not misfits:
@@ -93,7 +93,7 @@ def check_fit(predictions: Sequence[Prediction]) -> None:
 def write_files(
     answer: Answer, *, csv: Path | None = None, html: Path | None = None, **how: Any
 ) -> None:
-    """Write the files that a command was asked for, see `show`.
+    """Write the requested files of an answer, see `show`.
 
     Raises:
         DippmError: if one cannot be written.
@@ -117,16 +117,16 @@ def show(
     document: Mapping[str, Any] | None = None,
     **how: Any,
 ) -> None:
-    """Write an answer to the files that were asked for, then show it: what every command ends with.
+    """Write an answer to the requested files, then show it: the last step of every command.
 
     Args:
-        name: of the schema of its document.
-        answer: any.
+        name: name of the schema of its document.
+        answer: any answer.
         json: print the document instead of the answer.
-        csv: file of its rows.
-        html: file of its page.
-        document: in place of `answer.to_dict()`.
-        **how: what else is shown, see the view of the answer in `dippm.show.report.answers`.
+        csv: file for its rows.
+        html: file for its page.
+        document: document in place of `answer.to_dict()`.
+        **how: options of the answer's view, see `dippm.show.report.answers`.
     """
     with errors_reported(as_json=json):
         write_files(answer, csv=csv, html=html, **how)
@@ -135,22 +135,22 @@ def show(
         return
     from dippm.show.report.answers import parts_of
     from dippm.show.report.console import console, print_text
-    from dippm.show.report.parts import Aside
-    from dippm.show.report.tables import Fitted
+    from dippm.show.report.parts import StderrLine
+    from dippm.show.report.tables import TerminalTable
 
     for part in parts_of(answer, **how):
-        if isinstance(part, Aside):
+        if isinstance(part, StderrLine):
             print_text(on_command_line(legible(part)), sys.stderr)
         elif isinstance(part, str):
             print_text(part)
-        elif isinstance(part, Fitted):
+        elif isinstance(part, TerminalTable):
             console().print(part)
         else:
             _print_verify(part)
 
 
 def _print_verify(prediction: Prediction) -> None:
-    """Show what would check an answer; the line is whole, whatever the width, for copying."""
+    """Show the command that checks an answer, on one line of any length for copying."""
     from dippm.show.report.console import console, print_text
 
     if prediction.verify:
@@ -173,6 +173,6 @@ def error_document(error: DippmError) -> dict[str, str]:
     return {**document, "hint": on_command_line(document["hint"])}
 
 
-def _indented(text: str) -> str:
-    """Return text whose further lines cannot be taken for lines of ours."""
+def _indent(text: str) -> str:
+    """Indent all but the first line, so that text from outside cannot imitate DIPPM's lines."""
     return printable(text, keep="\n").replace("\n", "\n  ")

@@ -1,4 +1,4 @@
-"""What a command checks before it works for a page."""
+"""Checks of a command before it makes a page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def ready_to_plot(html: Path | None) -> None:
-    """Check that a page with plots can be made, if one is asked for.
+    """Check that a page with plots can be made, if one is requested.
 
     Raises:
         ReportNotInstalledError: if a library of reports is missing.

@@ -11,7 +11,7 @@ from dippm.cli.output import errors_reported, show
 from dippm.cli.progress import progress_shown
 
 
-@options.conditions("mig")  # slices of a GPU cannot talk to each other
+@options.conditions("mig")  # slices of a GPU cannot communicate
 def parallel(
     model: options.Source,
     gpus: Annotated[int | None, typer.Option("--gpus", "-n", help="GPUs in all.")] = None,

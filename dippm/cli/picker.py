@@ -1,4 +1,4 @@
-"""Choosing runs, then what of them, then whose: arrows, space, a for all, i to invert, enter."""
+"""Menus to choose runs, types and descriptions: arrows, space, a for all, i to invert, enter."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Item = TypeVar("Item")
 def pick(
     runs: Sequence[StoredRun], types: Sequence[str] = (), descriptions: Sequence[str] = ()
 ) -> tuple[list[StoredRun], list[Entry]]:
-    """Return the runs and the entries that were chosen.
+    """Let the user choose runs and entries.
 
     Args:
-        runs: to choose from.
-        types: as of `chosen`; with some, no menu asks for them.
-        descriptions: likewise.
+        runs: runs to choose from.
+        types: types as in `chosen`; if given, their menu is skipped.
+        descriptions: descriptions, likewise.
 
     Raises:
-        DippmError: if there is nothing to choose from, or without the library of menus.
-        typer.Exit: with 130 if it was left by Ctrl-C.
+        DippmError: if there is nothing to choose from, or the menu library is missing.
+        typer.Exit: with code 130 after Ctrl-C.
     """
     if not runs:
         raise DippmError("there are no runs yet", "`dippm run -- COMMAND` makes one.")

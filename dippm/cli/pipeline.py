@@ -90,7 +90,7 @@ def pipeline(
 
 
 def _parameter(text: str) -> tuple[str, Any]:
-    """Return name and value of "NAME=VALUE"; a number where it is one."""
+    """Split "NAME=VALUE"; a numeric value becomes a number."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not name or not equals or not value:
         raise typer.BadParameter(f"{text[:80]!r} is not NAME=VALUE", param_hint="--set")
@@ -113,11 +113,11 @@ def _list(*, as_json: bool) -> None:
         print_json("pipelines", {"pipelines": found})
         return
     from dippm.show.report.console import console
-    from dippm.show.report.tables import Column, Fitted
+    from dippm.show.report.tables import Column, TerminalTable
 
     rows = [
         (name, one.about, ", ".join(f"{k}={v}" for k, v in parameters_of(name).items()))
         for name, one in SHIPPED.items()
     ]
     columns = (Column("pipeline"), Column("", folds=True), Column("parameters", folds=True))
-    console().print(Fitted(columns, rows))
+    console().print(TerminalTable(columns, rows))

@@ -89,14 +89,14 @@ def show(file: PlanFile, json: options.Json = False) -> None:
     with errors_reported(as_json=json):
         from dippm.runs.plans.table import read_plan
         from dippm.show.report.console import console
-        from dippm.show.report.plans import counted, plan_document, plan_table
+        from dippm.show.report.plans import plan_document, plan_table, status_counts
 
         found = read_plan(file)
         if json:
             print_json("plan", plan_document(found))
         else:
             console().print(plan_table(found.rows))
-            say(f"{len(found.rows)} rows: {counted(found.rows)}")
+            say(f"{len(found.rows)} rows: {status_counts(found.rows)}")
 
 
 @plan.command()
@@ -126,7 +126,7 @@ def carry_out(file: Path, terms: PlanOptions, *, as_json: bool, quiet: bool) -> 
     from dippm.runs.plans.table import read_plan
     from dippm.show.report.plans import outcome_document, outcome_line
 
-    outcome = run_plan(file, terms, _Shown(as_json=as_json, quiet=quiet))
+    outcome = run_plan(file, terms, _PlanProgress(as_json=as_json, quiet=quiet))
     if as_json:
         print_json("plan-outcome", outcome_document(read_plan(file), outcome))
     elif not quiet:
@@ -140,14 +140,14 @@ def carry_out(file: Path, terms: PlanOptions, *, as_json: bool, quiet: bool) -> 
 def show_what_would_be_run(
     file: Path, terms: PlanOptions, assumed: AssumedBoards | None, *, as_json: bool
 ) -> None:
-    """Check a plan and show what would be run, on these GPUs or on assumed ones."""
+    """Check a plan and show its commands, for the GPUs of this machine or assumed ones."""
     from dippm.runs.plans.scheduler import choose
     from dippm.runs.plans.table import read_plan
     from dippm.show.report.console import console
     from dippm.show.report.plans import commands_table, plan_document
 
     found = read_plan(file)
-    chosen = choose(found, terms, _Shown(as_json=as_json, quiet=False), assumed)
+    chosen = choose(found, terms, _PlanProgress(as_json=as_json, quiet=False), assumed)
     numbers = [row.number for _, rows in chosen for row in rows]
     if as_json:
         print_json("plan", {**plan_document(found), "to_run": numbers})
@@ -157,15 +157,15 @@ def show_what_would_be_run(
         say("nothing is left to do")
 
 
-class _Shown:
-    """Shows what happens: lines of runs on stdout, or on stderr beside a JSON document."""
+class _PlanProgress:
+    """Shows the progress of a plan: output of runs on stdout, or on stderr with --json."""
 
     def __init__(self, *, as_json: bool, quiet: bool) -> None:
         self._lines = sys.stderr if as_json else sys.stdout
-        self._quiet = quiet
+        self._is_quiet = quiet
 
     def line(self, name: str, text: str) -> None:
-        if not self._quiet:
+        if not self._is_quiet:
             from dippm.base.printable import printable
 
             self._lines.write(f"[{printable(name)}] {text}\n")
@@ -177,9 +177,9 @@ class _Shown:
         print_text(f" ! {text}", sys.stderr)
 
     def became(self, row: PlanRow, status: Status, seconds: float) -> None:
-        if self._quiet:
+        if self._is_quiet:
             return
-        from dippm.base.numbers import show as figure
+        from dippm.base.number_format import show as figure
         from dippm.show.report.console import print_text
 
         name = f"{row.experiment}/{row.workload}"

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.options import listed
+from dippm.cli.options import split_list
 from dippm.cli.output import errors_reported, say
 from dippm.cli.progress import progress_shown
 from dippm.cli.runs import Store
 
 if TYPE_CHECKING:
-    from dippm.show.report.runs.charts import Drawn
+    from dippm.show.report.runs.charts import DrawnCharts
 
 
 class BackEnd(StrEnum):
-    """What draws."""
+    """Plotting back-end."""
 
     PLOTLY = "plotly"
     MATPLOTLIB = "matplotlib"
@@ -66,9 +66,13 @@ def plot(
             from dippm.show.report.runs.drawing import draw
 
             opened = open_store(store)
-            runs = [opened.run(uuid) for uuid in listed(uuids)] if uuids else opened.runs(limit=200)
+            runs = (
+                [opened.run(uuid) for uuid in split_list(uuids)]
+                if uuids
+                else opened.runs(limit=200)
+            )
         if uuids:
-            entries = chosen(runs, listed(types), listed(descriptions))
+            entries = chosen(runs, split_list(types), split_list(descriptions))
         else:
             from dippm.cli.picker import pick
 
@@ -76,12 +80,12 @@ def plot(
         if not entries:
             raise typer.Exit(1)
         drawn = draw(runs, entries)
-        give(drawn, back_end, out or (Path(FILES[back_end]) if back_end in FILES else None))
+        write_charts(drawn, back_end, out or (Path(FILES[back_end]) if back_end in FILES else None))
     if open_it:
         typer.launch(str(out or FILES.get(back_end, "")))
 
 
-def give(drawn: Drawn, back_end: BackEnd, out: Path | None) -> None:
+def write_charts(drawn: DrawnCharts, back_end: BackEnd, out: Path | None) -> None:
     """Write the file, or show the text."""
     from dippm.base.printable import printable
     from dippm.show.report.files import write_text
@@ -102,7 +106,7 @@ def give(drawn: Drawn, back_end: BackEnd, out: Path | None) -> None:
     sys.stderr.write(f"written: {printable(str(out))}\n")
 
 
-def _text(drawn: Drawn, back_end: BackEnd) -> str:
+def _text(drawn: DrawnCharts, back_end: BackEnd) -> str:
     from dippm.base.printable import json_text
     from dippm.show.report.runs.plain import plain_text
     from dippm.show.report.runs.tabular import csv_text, document

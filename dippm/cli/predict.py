@@ -46,7 +46,7 @@ def predict(
     **asked: Any,
 ) -> None:
     """Predict memory, energy, latency and MIG slice of a model, or of a training step."""
-    precisions = options.listed(precision)
+    precisions = options.split_list(precision)
     several = len(precisions) != 1 or precisions[0].casefold() == "all"
     alone = {"operators": operators, "tree": tree, "dataset-size": dataset_size}
     if several and any(alone.values()):
@@ -87,7 +87,7 @@ def _document(prediction: Prediction, epoch: Epoch | None, *, tree: bool) -> dic
 
 
 def _documents(table: Comparison) -> list[dict[str, Any]]:
-    """Return the predictions, then the precisions that the device lacks, without numbers."""
+    """Return the predictions, then unsupported precisions of the device, without numbers."""
     lacking = [
         {
             "source": failure.source,

@@ -1,4 +1,4 @@
-"""What is going on, on a terminal: one line on stderr that goes away when the answer comes."""
+"""Progress on a terminal: one line on stderr that disappears before the answer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_shown(*, quiet: bool = False, still: bool = False) -> Iterator[None]:
-    """Show the stages that are told inside the block, with the time since it began.
+    """Show the stages that are reported inside the block, with the elapsed time.
 
-    Only if stderr is a terminal that can take a line back: files and pipes get nothing.
+    Only if stderr is a terminal that can erase a line; files and pipes get nothing.
 
     Args:
         quiet: show nothing.
-        still: draw only when a stage begins. A measurement shall not share its processor with a
-            clock.
+        still: draw only when a stage begins, so that no clock disturbs a measurement.
     """
     if quiet or not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         yield

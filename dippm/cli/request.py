@@ -12,7 +12,7 @@ from dippm.cli.output import errors_reported, print_warnings, show, write_files
 from dippm.cli.progress import progress_shown
 
 
-# What the command that verifies a request cannot measure is not asked for.
+# Conditions that the verifying command cannot measure are not offered.
 @options.conditions("device", "mig", "timer", "autograd", "runtime")
 def request(
     model: options.Source,
@@ -66,7 +66,7 @@ def request(
         called = object_name(name, model)
         found = request_resources(
             model,
-            devices=options.listed(devices),
+            devices=options.split_list(devices),
             slices=slices,
             slo_ms=slo_ms,
             probability=probability,

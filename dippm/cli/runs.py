@@ -71,7 +71,7 @@ def runs(
             shown = [open_store(store).run(uuid, attaching)]
             document = whole_document(shown[0])
             parts = details(shown[0])
-        elif here.is_new():  # MLflow would need seconds to make its tables
+        elif here.is_new():  # MLflow would take seconds to create its tables
             for condition in where or ():
                 Condition.parse(condition)
             shown = []

@@ -44,7 +44,7 @@ def overhead(
     plan = Plan(
         sleep_s, sort_mb, matmul, repeats, sources=names, device=device, limit_s=60 * minutes
     )
-    # It lasts for minutes: a log gets a line per step, where a terminal has one that goes away.
+    # It takes minutes: a log gets a line per step, where a terminal has one that disappears.
     progress = tell if quiet or sys.stderr.isatty() else _say
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
         report = run(plan, progress=progress)

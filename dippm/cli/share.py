@@ -73,7 +73,7 @@ def share(
             cases,
             sharing=sharing or ("mig" if slices is not None else "mps"),
             percentages=percentages,
-            slices=None if slices is None else options.listed(slices),
+            slices=None if slices is None else options.split_list(slices),
             copies=copies,
             **asked,
         )
@@ -83,13 +83,13 @@ def share(
 
 
 def _numbers(text: str, read: Callable[[str], float], option: str) -> list[float]:
-    """Return the numbers that a list with commas spells.
+    """Parse a comma-separated list of numbers.
 
     Raises:
-        BadParameter: if one is none.
+        BadParameter: if one is not a number.
     """
     try:
-        return [read(part.removesuffix("%")) for part in options.listed(text)]
+        return [read(part.removesuffix("%")) for part in options.split_list(text)]
     except ValueError:
         raise typer.BadParameter(
             f"{shortened(text)!r} lists no such numbers", param_hint=option

@@ -1,4 +1,4 @@
-"""Signals end a command in order: workers and their folders go, the exit code says which it was."""
+"""Orderly end on signals: workers and their folders are removed, the exit code names the signal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ NAMES = ("SIGTERM", "SIGHUP")  # Ctrl-C is an exception already
 
 
 def end_in_order() -> None:
-    """Turn the signals that ask a program to end into an exit with code 128 + n.
+    """Turn termination signals into an exit with code 128 + n.
 
-    A second one ends the process at once. A signal that is ignored stays so, as under nohup.
+    A second one ends the process at once. An ignored signal stays ignored, as under nohup.
     """
     for name in NAMES:
         number = getattr(signal, name, None)

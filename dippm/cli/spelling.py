@@ -1,8 +1,8 @@
 """Hints in the words of the command line.
 
 Errors are raised below the command line and name Python's arguments: `trust=True`,
-`timeout_s=600`. Where the running command has an option for an argument, its hint says `--trust`,
-`--timeout-s 600`; an argument that it lacks stays as it is, since only Python has it.
+`timeout_s=600`. If the running command has an option for an argument, the hint says `--trust`,
+`--timeout-s 600`; other arguments exist only in Python and stay unchanged.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _BARE = re.compile(r"[\w.,:+-]*")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a command: how it is written, and whether it takes no value."""
+    """One option of a command: its spelling, and whether it is a flag."""
 
     word: str
     is_flag: bool
 
 
 OPTIONS: ContextVar[Mapping[str, Option]] = ContextVar("OPTIONS")
-"""The options of the running command, by the name of their argument in Python."""
+"""Options of the running command by the name of their Python argument."""
 
 
 @contextmanager
 def one_command() -> Iterator[None]:
-    """Forget the options of a command when it ends: after it, hints are Python's again."""
+    """Forget the options of a command at its end, after which hints are in Python's words again."""
     token = OPTIONS.set({})
     try:
         yield
@@ -49,7 +49,7 @@ def one_command() -> Iterator[None]:
 
 
 def options_of(command: Any) -> dict[str, Option]:
-    """Return the options of a typer command by the name of their argument."""
+    """Return the options of a typer command by the name of their Python argument."""
     return {
         parameter.name: Option(max(parameter.opts, key=len), bool(parameter.is_flag))
         for parameter in command.params
@@ -58,7 +58,7 @@ def options_of(command: Any) -> dict[str, Option]:
 
 
 def on_command_line(text: str) -> str:
-    """Return a text with Python's arguments spelled as options of the running command."""
+    """Replace Python's arguments in a text by options of the running command."""
     options = OPTIONS.get({})
 
     def spelled(match: re.Match[str]) -> str:

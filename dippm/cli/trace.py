@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.options import listed
+from dippm.cli.options import split_list
 from dippm.cli.output import errors_reported, print_json, say
 from dippm.cli.progress import progress_shown
 from dippm.cli.runs import Store
@@ -31,7 +31,7 @@ def export_trace(
         from dippm.runs.store.runs import open_store
         from dippm.show.report.runs.trace import trace, verify
 
-        document = trace(open_store(store).run(uuid), listed(listeners.replace("+", ",")))
+        document = trace(open_store(store).run(uuid), split_list(listeners.replace("+", ",")))
         found = verify(document)
         try:
             out.write_text(json_.dumps(document, separators=(",", ":"), allow_nan=False))
@@ -65,5 +65,5 @@ def verify_trace(
 def _line(file: str, found: dict[str, int]) -> str:
     from dippm.base.printable import printable
 
-    told = f"{found['spans']} spans, {found['counters']} counters with {found['values']} values"
-    return f"{printable(file)}: {told}, {found['absences']} absences"
+    counts = f"{found['spans']} spans, {found['counters']} counters with {found['values']} values"
+    return f"{printable(file)}: {counts}, {found['absences']} absences"

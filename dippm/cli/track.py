@@ -90,7 +90,7 @@ def track(
 
 
 def _run(config: RunConfig, devices: tuple[str, ...], sharing: str) -> int:
-    """Become the command's runner; only where something is to be undone, stay beside it."""
+    """Replace this process by the runner of the command, unless there is something to undo."""
     import os
 
     from dippm.runs.plans.command_line import environment_on, run_seated

@@ -36,11 +36,11 @@ def ui(
     with errors_reported(as_json=False):
         from dippm.show.service import access
         from dippm.show.ui.library import Library
-        from dippm.show.ui.serving import TOKEN_VARIABLE, UNENCRYPTED, Served
+        from dippm.show.ui.serving import TOKEN_VARIABLE, UNENCRYPTED, ServedPage
 
         library = Library(store)
         token = os.environ.get(TOKEN_VARIABLE) or os.environ.get(access.TOKEN_VARIABLE, "")
-        served = Served(library, host, port, token)
+        served = ServedPage(library, host, port, token)
         library.start()
         if served.is_shared:
             print_warnings([UNENCRYPTED])
@@ -48,7 +48,7 @@ def ui(
         say(f"predict at {served.predict_address}")
         sys.stdout.flush()
         if browser:
-            typer.launch(served.predict_shown)  # a token on a command line could be seen by others
+            typer.launch(served.predict_shown)  # others could see a token on a command line
         try:
             served.answer()
         finally:

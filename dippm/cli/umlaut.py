@@ -1,4 +1,4 @@
-"""`umlaut-cli`: UMLAUT's command, with its flags, on stores of runs and on its own databases."""
+"""`umlaut-cli`: UMLAUT's command with its flags, for stores of runs and UMLAUT's databases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BACK_ENDS = ("matplotlib", "plotly", "text", "csv")
 
 
 def read_arguments(words: Sequence[str]) -> argparse.Namespace:
-    """Read UMLAUT's arguments; exits with 2 if they are none."""
+    """Parse UMLAUT's arguments; exits with code 2 if they are not valid."""
     parser = argparse.ArgumentParser(
         "umlaut-cli",
         description="Plot what Benchmark(file) measured; what is not named is chosen in menus.",
@@ -32,13 +32,13 @@ def read_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def show(given: argparse.Namespace) -> None:
-    """Draw what was asked for: into umlaut.html, umlaut.png, or as text.
+    """Draw the requested charts into umlaut.html or umlaut.png, or as text.
 
     Raises:
-        DippmError: if the file holds no such runs, types or descriptions.
+        DippmError: if the file has no such runs, types or descriptions.
     """
     from dippm.cli.picker import pick
-    from dippm.cli.plot import BackEnd, give
+    from dippm.cli.plot import BackEnd, write_charts
     from dippm.show.report.runs.catalogue import chosen
     from dippm.show.report.runs.drawing import draw
 
@@ -50,7 +50,7 @@ def show(given: argparse.Namespace) -> None:
     back_end = BackEnd(given.plotting_backend)
     files = {BackEnd.PLOTLY: Path("umlaut.html"), BackEnd.MATPLOTLIB: Path("umlaut.png")}
     out = files.get(back_end)
-    give(draw(runs, entries), back_end, out)
+    write_charts(draw(runs, entries), back_end, out)
     if out is not None and sys.stdout.isatty():
         import typer
 
@@ -69,7 +69,7 @@ def _runs(file: str, uuids: Sequence[str]) -> list[StoredRun]:
     if "://" not in file and not path.exists():
         raise RunError(f"there is no file {file}", "Give what Benchmark(db_file) was given.")
     if "://" not in file and is_umlaut(path):
-        store = str(path.with_suffix(".dippm.db"))  # where a Benchmark of this file writes, too
+        store = str(path.with_suffix(".dippm.db"))  # a Benchmark of this file writes here as well
         imported = import_database(path, store=store)
         _, waiting = attach_now(imported.folders, store)
         waiting = waiting or attach_again(imported.already, store)[1]
@@ -82,7 +82,7 @@ def _runs(file: str, uuids: Sequence[str]) -> list[StoredRun]:
 
 
 def main() -> None:
-    """Run the command; exits with 1 after an error."""
+    """Run the command; exits with code 1 after an error."""
     end_at_once()
     given = read_arguments(sys.argv[1:])
     from dippm.cli.output import errors_reported

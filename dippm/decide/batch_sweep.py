@@ -1,4 +1,4 @@
-"""`sweep`: one model over batch sizes, and the largest batch that each place holds."""
+"""`sweep`: one model over batch sizes, and the largest batch that fits a GPU and its slices."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ COLUMNS = (
     *(f"{target}{end}" for target in TARGETS for end in ("", "_low", "_high")),
     "mig",
 )
-"""Of a batch in the document; the files add what else follows (`dippm.estimate.derived`)."""
+"""Quantities of a batch in the document; files add derived ones (`dippm.estimate.derived`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What holds a model: a GPU, or one slice of it.
+class BatchCapacity:
+    """Memory that holds a model: that of a GPU or of one of its slices.
 
     Attributes:
-        name: of the GPU or of the slice.
-        memory_mb: usable, in MiB.
-        largest_batch: the largest batch whose memory fits at 99 % confidence; None if not even
-            batch 1 does, or the memory is not predicted.
+        name: name of the GPU or of the slice.
+        memory_mb: usable memory in MiB.
+        largest_batch: largest batch that fits at 99 % confidence; None if not even batch 1 does,
+            or the memory is not predicted.
     """
 
     name: str
@@ -51,12 +51,12 @@ class BatchSweep(Answer):
     """A model over batch sizes under otherwise equal conditions.
 
     Attributes:
-        predictions: in the order of the batches.
-        places: the GPU (or the slice asked for) first, then its slices, smallest memory first.
+        predictions: one prediction per batch, in the order of the batches.
+        places: the GPU (or the requested slice), then its slices by increasing memory.
     """
 
     predictions: tuple[Prediction, ...]
-    places: tuple[Place, ...]
+    places: tuple[BatchCapacity, ...]
 
     @property
     def title(self) -> str:
@@ -65,7 +65,7 @@ class BatchSweep(Answer):
         return first.title.replace(f" · batch {first.conditions.batch} · ", " · ", 1)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat mapping per batch: predictions, what follows of them, whether it fits."""
+        """Return one flat mapping per batch: predicted and derived quantities, and if it fits."""
         rows = []
         for p in self.predictions:
             derived = {name: p.estimate(name) for name in DERIVED}
@@ -126,7 +126,8 @@ def sweep(
     Args:
         source: see `predict`.
         framework: see `predict`.
-        batch: sizes; as text "1:1024" is powers of two, "8:128:8" steps of 8, "1,8,32" a list.
+        batch: batch sizes; in text form "1:1024" stands for powers of two, "8:128:8" for steps of
+            8, "1,8,32" for a list.
         **options: see `dippm.Options`.
 
     Raises:
@@ -143,16 +144,16 @@ def sweep(
     return BatchSweep(predictions, tuple(_places(loaded, in_float32(model.graph), first)))
 
 
-def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterable[Place]:
+def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterable[BatchCapacity]:
     predictor = loaded.checkpoint_for(c.device, c.phase).predictor
     if c.mig is not None:
         name = f"{c.device.name} {c.mig}"
-        yield Place(name, c.capacity_mb, largest_batch_at(predictor, graph, c))
+        yield BatchCapacity(name, c.capacity_mb, largest_batch_at(predictor, graph, c))
         return
-    yield Place(c.device.name, c.capacity_mb, largest_batch_at(predictor, graph, c))
+    yield BatchCapacity(c.device.name, c.capacity_mb, largest_batch_at(predictor, graph, c))
     for profile in sorted(c.device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count)):
         on_slice = largest_batch_at(predictor, graph, c.replace(mig=profile))
-        yield Place(profile.name, profile.memory_mb, on_slice)
+        yield BatchCapacity(profile.name, profile.memory_mb, on_slice)
 
 
 def _sizes(batch: int | Iterable[int]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dippm.base.answer import Answer
-from dippm.base.numbers import between, show
+from dippm.base.number_format import between, show
 from dippm.base.printable import printable
 from dippm.base.written import is_finite
 from dippm.errors import ConditionsError
@@ -24,23 +24,23 @@ UNITS = {"gpu_hours": "h", "energy_kwh": "kWh", "price": "", "carbon_g": "g CO2"
 
 @dataclass(frozen=True, slots=True)
 class RunningCost(Answer):
-    """What it costs to run a model over samples on one GPU; `cost_of` makes it.
+    """Cost of running a model over samples on one GPU; `cost_of` makes it.
 
     Attributes:
         phase: "inference" or "train".
-        samples: that are gone over.
-        epochs: how often.
-        steps: passes, or steps of training; the last of an epoch counts as a whole one.
-        idle_hours: that the GPU is kept without work, beside `gpu_hours`.
-        gpu_hours: of work; its interval is as wide as that of the latency.
-        energy_kwh: of the board at work and idle, with that of the data centre around it (`pue`).
-        price: of all hours, in the currency of the price of an hour.
+        samples: samples per epoch.
+        epochs: number of epochs.
+        steps: passes, or training steps; the last of an epoch counts as a whole one.
+        idle_hours: hours without work, in addition to `gpu_hours`.
+        gpu_hours: hours of work; its interval is as wide as that of the latency.
+        energy_kwh: energy of the board, busy and idle, times `pue` for the data centre.
+        price: price of all hours, in the currency of the hourly price.
         carbon_g: grams of CO2 of `energy_kwh`.
-        pue: power usage effectiveness that was counted with.
-        region: that the electricity is of; None if nobody said.
-        absent: reason by quantity that is None.
-        prediction: of the pass or step; its place and conditions hold for all of this.
-        currency: of the price; "" if nobody said.
+        pue: power usage effectiveness.
+        region: region of the electricity; None if not given.
+        absent: reason for each quantity that is None.
+        prediction: prediction of the pass or step, with its place and conditions.
+        currency: currency of the price; "" if not given.
     """
 
     phase: str
@@ -124,25 +124,25 @@ def cost_of(
     idle_hours: float = 0.0,
     currency: str = "",
 ) -> RunningCost:
-    """Return what it costs to go over samples: by default inference of a million.
+    """Return the cost of processing samples: by default inference of a million.
 
-    Time of work is that of the predicted step or pass, one after the other: a GPU that waits for
-    data or requests is idle meanwhile, which `idle_hours` counts. Energy is that of the board; host
-    and cooling are in `pue` as far as that counts them.
+    Steps run back to back, each with the predicted latency; time in which the GPU waits for data
+    or requests belongs into `idle_hours`. Energy is that of the board; host and cooling count only
+    as far as `pue` includes them.
 
     Args:
-        prediction: of a pass of inference, or of a step of training.
-        samples: of the data set, or of requests.
-        epochs: how often they are gone over.
-        price_per_hour: of the GPU, or of the slice.
-        region: where the electricity is of, see `dippm.estimate.carbon`.
-        pue: power usage effectiveness; None is that of the region, 1 without one.
-        idle_hours: that the GPU is kept without work.
-        currency: of the price, to be shown beside it.
+        prediction: prediction of an inference pass or of a training step.
+        samples: samples of the data set, or of the requests.
+        epochs: number of passes over the samples.
+        price_per_hour: hourly price of the GPU, or of the slice.
+        region: region of the electricity, see `dippm.estimate.carbon`.
+        pue: power usage effectiveness; None takes that of the region, 1 without one.
+        idle_hours: hours that the GPU is kept without work.
+        currency: currency of the price, for display.
 
     Raises:
         ConditionsError: if a number is out of range.
-        CarbonError: if the power usage effectiveness is.
+        CarbonError: if the power usage effectiveness is out of range.
     """
     c = prediction.conditions
     for name, value in (("samples", samples), ("epochs", epochs)):

@@ -1,4 +1,4 @@
-"""`fits`: whether a module of PyTorch fits a GPU, before its first step, in one line."""
+"""`fits`: whether a PyTorch module fits a GPU, in one line before its first step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from dippm.api import load
 from dippm.base.answer import Answer
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.base.progress import stage
 from dippm.base.written import is_finite
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
     from dippm.model.graph import ModelGraph
 
 VALUES = ("fits", "batch", "peak_mb", "bound_mb", "room_mb", "headroom_mb", "largest_batch")
-"""Of the row of an answer, and of its document."""
+"""Keys of the row of an answer, and of its document."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit(Answer):
-    """Whether a model fits a GPU, and what of the memory it takes; `dippm.fits` makes it.
+    """Whether a model fits a GPU, with its peak memory; `dippm.fits` makes it.
 
-    It is true where the 99 % bound of the memory fits: `if dippm.fits(model, x):`.
+    Its truth value is whether the 99 % bound of the memory fits: `if dippm.fits(model, x):`.
 
     Attributes:
-        prediction: the whole answer, with latency and energy.
-        batch: samples that the example inputs hold.
-        room_mb: memory in MiB that may be taken.
-        largest_batch: the largest batch that fits at 99 %; None if not even 1 does, or, with the
-            reason in `absent`, where it cannot be said.
-        absent: reason by quantity.
-        warnings: those of the prediction, and what was assumed about module and optimiser.
+        prediction: the full prediction, with latency and energy.
+        batch: number of samples in the example inputs.
+        room_mb: available memory in MiB.
+        largest_batch: largest batch that fits at 99 %; None if not even 1 does, or, with the reason
+            in `absent`, if it is not known.
+        absent: reason for each absent quantity.
+        warnings: warnings of the prediction, and assumptions about module and optimiser.
     """
 
     prediction: Prediction = field(repr=False)
@@ -69,42 +69,42 @@ class MemoryFit(Answer):
 
     @property
     def bound_mb(self) -> float | None:
-        """Memory in MiB that is not exceeded at 99 % confidence; None as `peak_mb`."""
+        """Upper bound of the peak in MiB at 99 % confidence; None like `peak_mb`."""
         return self.prediction.memory_bound_mb
 
     @property
     def fits(self) -> bool | None:
-        """Whether the 99 % bound fits; None, with the reason in `absent`, if it is not known."""
+        """Whether the 99 % bound fits; None, with the reason in `absent`, if not known."""
         return None if self.bound_mb is None else self.bound_mb <= self.room_mb
 
     @property
     def peak_mb(self) -> float | None:
-        """Expected peak in MiB, as `nvidia-smi` shows it; None, with its reason in `absent`."""
+        """Predicted peak in MiB as `nvidia-smi` shows it; None, with the reason in `absent`."""
         return self.prediction.memory_mb
 
     @property
     def interval(self) -> Interval | None:
-        """Range of the peak in MiB, with its coverage."""
+        """Interval of the peak in MiB."""
         return self.prediction.intervals.get("memory_mb")
 
     @property
     def parts(self) -> MemoryParts | None:
-        """What the peak consists of, in MiB."""
+        """Parts of the peak in MiB."""
         return self.prediction.memory_parts
 
     @property
     def headroom_mb(self) -> float | None:
-        """Memory left at the 99 % bound in MiB, below 0 if that is short."""
+        """Free memory at the 99 % bound in MiB; negative if the model does not fit."""
         return None if self.bound_mb is None else self.room_mb - self.bound_mb
 
     def __bool__(self) -> bool:
         return self.fits is True
 
     def raise_if_not(self) -> MemoryFit:
-        """Return itself if the model fits.
+        """Return the answer if the model fits.
 
         Raises:
-            DoesNotFitError: if it does not, or that is not known; the hint names what would.
+            DoesNotFitError: if it does not fit, or that is not known; the hint names what would.
         """
         if self.fits:
             return self
@@ -126,7 +126,7 @@ class MemoryFit(Answer):
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the one row of it."""
+        """Return the answer as a single row."""
         values = {name: getattr(self, name) for name in VALUES}
         return [{**values, "absent": dict(self.absent), "warnings": list(self.warnings)}]
 
@@ -140,7 +140,7 @@ class MemoryFit(Answer):
 
     @property
     def summary(self) -> str:
-        """Whether it fits, and the largest batch that does, in one printable line."""
+        """Whether the model fits, and the largest batch that does, in one printable line."""
         if self.bound_mb is None:
             return printable(f"not known whether it fits: {self.absent['fits']}")
         left = self.room_mb - self.bound_mb
@@ -182,23 +182,23 @@ def fits(
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
     **options: Unpack[HowOptions],
 ) -> MemoryFit:
-    """Say whether a module fits a GPU, without running it: before `.cuda()`, on any machine.
+    """Predict whether a module fits a GPU without running it: before `.cuda()`, on any machine.
 
-    Neither module nor inputs are moved, copied or computed with: sizes and types are read, and
+    Module and inputs are not moved, copied or computed with: their sizes and types are read, and
     `forward` is traced on tensors without data.
 
     Args:
-        model: a `torch.nn.Module`, wherever its parameters are; meta and fake ones too.
-        sample: real example inputs of `forward`: a tensor; a tuple or list of its arguments; or a
-            mapping by their names. Tensors may be nested, and on any device.
-        optimizer: asks about a training step: an object of `torch.optim.SGD`, `Adam` or `AdamW`,
-            one of these classes, or "sgd", "adam", "adamw". None asks about inference.
+        model: a `torch.nn.Module` with its parameters on any device, also meta and fake ones.
+        sample: example inputs of `forward`: a tensor, a tuple or list of arguments, or a mapping
+            by name. Tensors may be nested, and on any device.
+        optimizer: optimiser of a training step: an instance of `torch.optim.SGD`, `Adam` or
+            `AdamW`, one of these classes, or "sgd", "adam", "adamw". None stands for inference.
         device: the GPU, as `predict` takes it.
-        mig: a slice of it.
-        precision: see `Conditions`; None is that of the parameters.
-        batch_axis: where the samples stand in each tensor; None if they have no batch.
-        room_mb: memory in MiB that may be taken, where others use the GPU too; None is all of it.
-        checkpoint: of the predictor, see `predict`.
+        mig: a MIG slice of the GPU.
+        precision: see `Conditions`; None takes that of the parameters.
+        batch_axis: batch axis of every tensor; None without a batch.
+        room_mb: available memory in MiB, if others use the GPU too; None is all of it.
+        checkpoint: checkpoint of the predictor, see `predict`.
         timeout_s: see `predict`.
         memory_limit_mb: see `predict`.
         **options: see `dippm.Options`.
@@ -207,7 +207,7 @@ def fits(
         InputShapeError: if the sample does not fit `forward`.
         ModelFileError: if the module cannot become a graph.
         UnknownNameError: if device, slice or checkpoint is not known.
-        ConditionsError: if what is asked for cannot be predicted: another optimiser, a precision.
+        ConditionsError: if the optimiser or the precision cannot be predicted.
     """
     import torch
 
@@ -257,25 +257,25 @@ def fits(
 
 
 def _graph_of(model: Any, held: Sample, limits: dict[str, Any]) -> ModelGraph:
-    """Return the graph at a marker batch, or at the complete sizes if the module needs them.
+    """Return the graph at a marker batch, or at the exact sizes if the module needs them.
 
     Raises:
-        ModelFileError: as `read_graph`; what is said of the sizes is of those that were given.
+        ModelFileError: as `read_graph` does, with an error about the given sizes if both fail.
     """
     try:
         graph = read_graph(model, input=held.inputs, **limits)
         if graph.batch_is_symbolic or graph.batch == held.batch:
             return graph
-    except InputShapeError:  # of a module that takes one batch alone
+    except InputShapeError:  # the module accepts only one batch
         pass
     return read_graph(model, input=held.whole, **limits)
 
 
 def _optimizer_of(optimizer: Any) -> tuple[Optimizer | None, tuple[str, ...]]:
-    """Return the name of an optimiser that is modelled, and what differs in this one.
+    """Return the modelled optimiser for a given one, and remarks on what differs.
 
     Raises:
-        ConditionsError: if it is none of these.
+        ConditionsError: if there is none.
     """
     if optimizer is None or isinstance(optimizer, str):
         return optimizer, ()  # type: ignore[return-value]  # `Conditions` checks the name
@@ -301,7 +301,7 @@ def _optimizer_of(optimizer: Any) -> tuple[Optimizer | None, tuple[str, ...]]:
 
 
 def _inner(optimizer: Any) -> Any:
-    """Return the optimiser of PyTorch inside of what Accelerate and Lightning wrap around it."""
+    """Unwrap an optimiser of PyTorch from the wrappers of Accelerate and Lightning."""
     inner = getattr(optimizer, "optimizer", None)
     if inner is None or type(optimizer).__module__.startswith("torch."):
         return optimizer
@@ -309,7 +309,7 @@ def _inner(optimizer: Any) -> Any:
 
 
 def _frozen(model: Any) -> tuple[str, ...]:
-    """Return that parameters without a gradient were counted as if they had one."""
+    """Return a remark if parameters without a gradient were counted as if they had one."""
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     frozen, total = sum(n for n, grad in sizes if not grad), sum(n for n, _ in sizes)
     if not frozen:
@@ -324,7 +324,7 @@ def _precision_of(model: Any) -> Precision:
     """Return the precision of the parameters.
 
     Raises:
-        ConditionsError: if it is none that is predicted.
+        ConditionsError: if it cannot be predicted.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""`pareto_front`: which of many points no other one beats."""
+"""`pareto_front`: the points that no other point dominates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
     """Return the positions of the points that no other point dominates, in lexical order.
 
     A point dominates another if it is nowhere larger and somewhere smaller (all quantities are
-    minimised). So of equal points none dominates the other: they are on the front together, or
-    none is. In lexical order a point can only be dominated by one before it, and each is held
-    against the front so far: about as many comparisons as points times members of the front.
+    minimised), so equal points are on the front together or not at all. In lexical order a point
+    can only be dominated by an earlier one, and is compared with the front so far: the cost is
+    about points times members of the front.
 
     Args:
         points: n points of m numbers each.

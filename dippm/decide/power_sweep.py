@@ -1,4 +1,4 @@
-"""`sweep_power`: what a lower power limit of the board would cost in time and save in energy."""
+"""`sweep_power`: time and energy of a model at lower power limits of the board."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class PowerPoint(Answer):
     """A prediction at one power limit.
 
     Attributes:
-        limit_w: power limit of the board, W.
-        latency_ms: time of a batch.
-        power_w: mean power during it.
-        energy_j: energy of it.
-        intervals: by target; error of the prediction and of the law together.
-        estimated: False at the highest limit, where the prediction stands as it is.
+        limit_w: power limit of the board in W.
+        latency_ms: latency of a batch.
+        power_w: mean power during a batch.
+        energy_j: energy of a batch.
+        intervals: interval by target, for the errors of prediction and law together.
+        estimated: whether the law was applied; False at the highest limit.
     """
 
     limit_w: float
@@ -43,7 +43,7 @@ class PowerPoint(Answer):
     estimated: bool
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the one row of it; intervals as "_low" and "_high"."""
+        """Return the point as a single row; intervals as "_low" and "_high"."""
         row: dict[str, Any] = {"limit_w": self.limit_w}
         for name, interval in self.intervals.items():
             row |= {name: getattr(self, name), f"{name}_low": interval.low}
@@ -60,9 +60,9 @@ class PowerSweep(Answer):
     """A model over power limits.
 
     Attributes:
-        prediction: at the limit that the board is delivered with.
-        points: in the order of the limits.
-        warnings: what to know before relying on them.
+        prediction: prediction at the default limit of the board.
+        points: points in the order of the limits.
+        warnings: warnings about the points.
     """
 
     prediction: Prediction
@@ -71,7 +71,7 @@ class PowerSweep(Answer):
 
     @property
     def thriftiest(self) -> PowerPoint:
-        """The point with the least energy."""
+        """Point with the least energy."""
         return min(self.points, key=lambda point: point.energy_j)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -103,19 +103,19 @@ def sweep_power(
 ) -> PowerSweep:
     """Estimate latency, power and energy at lower power limits of the board.
 
-    The prediction is made for the limit that the board is delivered with; how it changes with a
-    lower one is an empirical law from training runs on other GPUs, see
+    The prediction is for the default limit of the board; its change with a lower limit follows an
+    empirical law from training runs on other GPUs, see
     `dippm.estimate.models.power_limit`.
 
     Args:
         source: see `predict`.
         framework: see `predict`.
-        limits_w: in W; as text "100:400" goes in steps of 25 W, "100:400:50" of 50 W.
+        limits_w: limits in W; in text form "100:400" has steps of 25 W, "100:400:50" of 50 W.
         **options: see `dippm.Options`.
 
     Raises:
-        ConditionsError: if a limit is above the board's or lower than what the law was fitted to,
-            or the power is not predicted (on a slice, or by another kind of checkpoint).
+        ConditionsError: if a limit is above the board's or below the range that the law was fitted
+            to, or the power is not predicted (on a slice, or by another kind of checkpoint).
         DippmError: as `predict` does.
     """
     wanted = limits_of(limits_w) if isinstance(limits_w, str) else _several(limits_w)
@@ -141,10 +141,10 @@ def sweep_power(
 
 
 def limits_of(text: str) -> tuple[float, ...]:
-    """Return the limits in W that a text asks for.
+    """Return the limits in W of a text.
 
     Raises:
-        ConditionsError: if it is no list and no range of numbers.
+        ConditionsError: if it is neither a list nor a range of numbers.
     """
     found: list[float] = []
     for part in filter(None, re.split(r"[,;\s]+", text.strip())):
@@ -180,7 +180,7 @@ def _points(prediction: Prediction, limits_w: Iterable[float]) -> Iterator[Power
         if limit == highest:
             yield _point(limit, latency, power, halves, Band(1.0, 0.0, 0.0, 0.0, 0))
             continue
-        # The prediction is at the highest limit, so the curves count from there.
+        # The prediction is for the highest limit, so the curves are relative to it.
         slow = max(0.0, float(law.log_slowdown(limit, power, highest)) - full)
         less = min(0.0, float(law.log_power_ratio(limit, power)) - full_power)
         ends = [

@@ -1,4 +1,4 @@
-"""What a device is, by name or from a file, and which slice of it holds a model."""
+"""Devices by name or from a file, and their MIG slices."""
 
 from dippm.devices.catalog import all_cpus, all_devices, find, is_catalogued
 from dippm.devices.check import check_device
@@ -21,7 +21,7 @@ from dippm.devices.mig import (
 )
 from dippm.devices.placements import (
     Placement,
-    arranged,
+    arrange,
     arrangements,
     maximal_arrangements,
     places,
@@ -38,7 +38,7 @@ __all__ = [
     "all_cpus",
     "all_devices",
     "all_hosts",
-    "arranged",
+    "arrange",
     "arrangements",
     "assumed_hosts",
     "check_device",

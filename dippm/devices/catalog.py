@@ -1,6 +1,6 @@
 """The devices of `catalog.toml`, by name.
 
-To add a GPU: write a table in `catalog.toml`; nothing in code. A CPU stands there once it was
+To add a GPU: write a table in `catalog.toml`; nothing in code. A CPU is listed once it was
 measured, with `kind = "cpu"`.
 """
 
@@ -23,7 +23,7 @@ _OTHER_KINDS = re.compile(
     r"tpu|npu|ipu|gaudi|habana|inferentia|trainium|ascend|radeon|"
     r"\b(?:apple|mps|intel|arc)\b|\bm[1-5](?:\b|pro|max|ultra)"
 )
-"""Accelerators of kinds that the catalogue has none of, so that none of its names is a guess."""
+"""Names of accelerators of other kinds, for which no name of the catalogue is suggested."""
 
 
 @cache
@@ -34,17 +34,17 @@ def all_devices() -> tuple[Device, ...]:
 
 @cache
 def all_cpus() -> tuple[Device, ...]:
-    """Return every CPU of the catalogue: those that were measured."""
+    """Return every CPU of the catalogue, all of them measured."""
     return tuple(device for device in _catalogue() if device.kind == "cpu")
 
 
 def find(name: str) -> Device:
-    """Return the device of this name.
+    """Return the device with a name.
 
-    Case, spaces, dashes and the maker's brand do not matter, and the driver's name is an alias:
-    "a100 80gb" and "NVIDIA A100-SXM4-80GB" are the same card. A family name means one variant:
-    "A100" is "A100-40GB" (SXM4, the card of D3.5), "H100" the SXM card, "V100" the SXM2 32 GB
-    card, "P100" the PCIe 16 GB card, "cpu" the CPU that was measured, not the one at hand.
+    Case, spaces, dashes and the vendor's brand do not matter, and the driver's name is an alias:
+    "a100 80gb" and "NVIDIA A100-SXM4-80GB" are the same card. A family name stands for one
+    variant: "A100" for "A100-40GB" (SXM4, the card of D3.5), "H100" for the SXM card, "V100" for
+    the SXM2 32 GB card, "P100" for the PCIe 16 GB card, "cpu" for the measured CPU, not this one.
 
     Raises:
         UnknownNameError: if no device has this name; the hint names the closest ones.
@@ -74,7 +74,7 @@ def _catalogue() -> tuple[Device, ...]:
 
 
 def device_from(name: str, table: Mapping[str, Any]) -> Device:
-    """Return the device that a table of the catalogue, or a checked device file, describes."""
+    """Return the device of a table from the catalogue or from a checked device file."""
     lists = {
         "mig_profiles": tuple(MigProfile(*row) for row in table.get("mig_profiles", ())),
         "aliases": tuple(table.get("aliases", ())),
@@ -91,7 +91,7 @@ def _calibration(table: Mapping[str, Any]) -> Calibration:
 
 
 def is_catalogued(name: str) -> bool:
-    """Return whether a name, or an alias, is one of the catalogue."""
+    """Return whether a name or alias is in the catalogue."""
     return _key(name) in _by_key()
 
 

@@ -1,6 +1,6 @@
-"""Whether the figures of a device can be those of a device.
+"""Plausibility checks of the values of a device.
 
-The ranges are wide: they are there for values in another unit, signs, and numbers that are none.
+The ranges are wide: they catch wrong units, wrong signs, and values that are not finite.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MOST_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
-    """A figure of a device: its unit, its range, and whether it counts things."""
+class DeviceQuantity:
+    """A quantity of a device: its unit, its range, and whether it is an integer."""
 
     unit: str
     low: float
@@ -29,42 +29,44 @@ class Quantity:
 
 
 QUANTITIES = {
-    "memory_mb": Quantity("MiB: 16 GB are 16384", 128, 1 << 24, whole=True),
-    "compute_capability": Quantity("a version such as 8.0", 1, 100),
-    "sm_count": Quantity("streaming multiprocessors, or compute units", 1, 10_000, whole=True),
-    "boost_clock_mhz": Quantity("MHz: 1.7 GHz are 1700", 100, 20_000),
-    "bandwidth_gb_s": Quantity("GB/s: 1.8 TB/s are 1800", 5, 500_000),
-    "l2_mb": Quantity("MiB: 512 KiB are 0.5", 0.01, 100_000),
-    "power_limit_w": Quantity("W", 1, 50_000),
-    "idle_power_w": Quantity("W", 0.1, 10_000),
-    "memory_slices": Quantity("a number of MIG memory slices", 1, 64, whole=True),
+    "memory_mb": DeviceQuantity("MiB: 16 GB are 16384", 128, 1 << 24, whole=True),
+    "compute_capability": DeviceQuantity("a version such as 8.0", 1, 100),
+    "sm_count": DeviceQuantity(
+        "streaming multiprocessors, or compute units", 1, 10_000, whole=True
+    ),
+    "boost_clock_mhz": DeviceQuantity("MHz: 1.7 GHz are 1700", 100, 20_000),
+    "bandwidth_gb_s": DeviceQuantity("GB/s: 1.8 TB/s are 1800", 5, 500_000),
+    "l2_mb": DeviceQuantity("MiB: 512 KiB are 0.5", 0.01, 100_000),
+    "power_limit_w": DeviceQuantity("W", 1, 50_000),
+    "idle_power_w": DeviceQuantity("W", 0.1, 10_000),
+    "memory_slices": DeviceQuantity("a number of MIG memory slices", 1, 64, whole=True),
 }
-RATE = Quantity("TFLOP/s, dense: 900 GFLOP/s are 0.9", 0.01, 1e6)
-LOG_FACTOR = Quantity("the log of a factor", -10, 10)
+RATE = DeviceQuantity("TFLOP/s, dense: 900 GFLOP/s are 0.9", 0.01, 1e6)
+LOG_FACTOR = DeviceQuantity("the log of a factor", -10, 10)
 LOG_FACTORS = ("log_slowdown", "log_launch", "operator_log_slowdown")
-LOG_ERROR = Quantity("a log error", 0, 10)
-NOVELTY = Quantity("a distance", 0, 1)
-SHARE = Quantity("a share of the time", 0, 1)
+LOG_ERROR = DeviceQuantity("a log error", 0, 10)
+NOVELTY = DeviceQuantity("a distance", 0, 1)
+SHARE = DeviceQuantity("a share of the time", 0, 1)
 SHARES_TOLERANCE = 0.01
-ROWS = Quantity("measurements", 1, 1 << 30, whole=True)
+ROWS = DeviceQuantity("measurements", 1, 1 << 30, whole=True)
 RATES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 PROFILE = (
-    Quantity("usable MiB", 64, 1 << 24, whole=True),
-    Quantity("SMs", 1, 10_000, whole=True),
-    Quantity("compute slices", 1, 64, whole=True),
-    Quantity("memory slices", 1, 64, whole=True),
+    DeviceQuantity("usable MiB", 64, 1 << 24, whole=True),
+    DeviceQuantity("SMs", 1, 10_000, whole=True),
+    DeviceQuantity("compute slices", 1, 64, whole=True),
+    DeviceQuantity("memory slices", 1, 64, whole=True),
 )
 MEMORY_TYPE = re.compile(r"(HBM[0-9]?E?|(GDDR|LPDDR|DDR)[0-9]X?)", re.IGNORECASE)
 TEXTS = {"name": 80, "architecture": 80, "source": 4_000}
 MOST_SOFTWARE = 200
-"""Characters of the software of a calibration, and of the name of one of its models."""
+"""Largest length of the software of a calibration, and of the name of one of its models."""
 
 
 def check_device(device: Device) -> Device:
-    """Return a device whose figures can be those of one.
+    """Check the values of a device, and return it.
 
     Raises:
-        DeviceError: that names the field, what is wrong with it, and its unit.
+        DeviceError: names the field, the problem, and the unit.
     """
     table = {f.name: getattr(device, f.name) for f in fields(device)}
     rows = [
@@ -80,7 +82,7 @@ def check_device(device: Device) -> Device:
 
 
 def check_table(table: Mapping[str, Any], what: str) -> None:
-    """Check the fields of a device that are there; `what` is how messages call it.
+    """Check the given fields of a device; `what` is its name in messages.
 
     Raises:
         DeviceError: as `check_device`.
@@ -176,7 +178,7 @@ def _check_calibration(found: Any, what: str) -> None:
     if "rows" in found:
         _check_number(found["rows"], ROWS, f"{what}: calibration.rows")
     if "operator_rows" in found:
-        some = Quantity("measurements", 0, found.get("rows", 1), whole=True)
+        some = DeviceQuantity("measurements", 0, found.get("rows", 1), whole=True)
         _check_number(found["operator_rows"], some, f"{what}: calibration.operator_rows")
 
 
@@ -233,7 +235,7 @@ def _check_profile(row: Any, table: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _check_number(value: Any, quantity: Quantity, where: str) -> None:
+def _check_number(value: Any, quantity: DeviceQuantity, where: str) -> None:
     kind = "a whole number" if quantity.whole else "a number"
     hint = f"Give {kind} from {quantity.low:g} to {quantity.high:,g}, in {quantity.unit}."
     if isinstance(value, bool) or not isinstance(value, int | float):

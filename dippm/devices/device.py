@@ -1,4 +1,4 @@
-"""`Device` and `MigProfile`: what a GPU is, and which slice of it holds a model."""
+"""`Device`, `MigProfile` and `Calibration`: a GPU, its slices, and its measurements."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FAMILIES: Mapping[str, MemoryFamily] = {"HBM": "stacked", "GDDR": "board"}
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """One Multi-Instance GPU profile; prints as its name.
+    """A MIG (Multi-Instance GPU) profile; prints as its name.
 
     Attributes:
-        name: for instance "1g.5gb".
+        name: name of the profile, for instance "1g.5gb".
         memory_mb: usable memory in MiB, as the driver reports it.
         sm_count: streaming multiprocessors of the slice (not k/7 of the GPU).
-        compute_slices: the number before "g".
-        memory_slices: of the GPU's memory slices.
+        compute_slices: number of compute slices: the number before "g".
+        memory_slices: number of the GPU's memory slices.
     """
 
     name: str
@@ -36,19 +36,20 @@ class MigProfile:
 
 
 FEWEST_LAUNCHES = 10
-"""Of a whole model: measured operators and chains of a few have 1 to 9, measured models 35 on."""
+"""Smallest number of launches of a whole model: measured operators and short chains have 1 to 9,
+measured models at least 35."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedModel:
-    """A whole model among the measurements of a calibration.
+    """A whole model in the measurements of a calibration.
 
     Attributes:
-        name: of the model; its rows are left out together.
-        log_error: root mean square log error of its rows while it was left out.
-        distance: to the nearest other of these models, 0 to 1, as of
+        name: name of the model, whose rows are left out together.
+        log_error: RMS log error of its rows when left out (cross-validation).
+        distance: distance to the nearest other of these models, 0 to 1, see
             `dippm.estimate.models.novelty`.
-        shares: of its time by kernel class, as predicted without the calibration; they sum to 1.
+        shares: share of its time by kernel class, predicted without the calibration; sums to 1.
     """
 
     name: str
@@ -59,29 +60,29 @@ class CalibratedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What measurements on a GPU added to what is predicted for it; `dippm calibrate` makes it.
+    """Corrections of predictions for a GPU from measurements; `dippm calibrate` makes it.
 
     Attributes:
-        base: catalogue name of the GPU that was predicted.
-        log_slowdown: of all kernels.
-        log_launch: of the host's time for a launch.
-        classes: log slow-down by kernel class, on top of that of all.
-        rows: measurements.
-        operator_log_slowdown, operator_classes: what a graph of fewer than FEWEST_LAUNCHES launches
-            has on top of both: operators measured by themselves are another matter than in a model.
-        operator_rows: how many of the rows are such graphs.
-        log_error: root mean square log error on models left out; None if there were too few.
-        log_error_before: the same without the calibration; None in files made before it was kept.
-        novelty: mean distance of a measured model to the nearest other, 0 to 1, as of
+        base: catalogue name of the GPU that the predictions are for.
+        log_slowdown: log factor on the time of all kernels.
+        log_launch: log factor on the host time of a launch.
+        classes: log factor by kernel class, in addition to `log_slowdown`.
+        rows: number of measurements.
+        operator_log_slowdown, operator_classes: further log factors for graphs with fewer than
+            FEWEST_LAUNCHES launches, since single operators behave differently than in a model.
+        operator_rows: number of rows with such graphs.
+        log_error: RMS log error on left-out models; None if there were too few.
+        log_error_before: the same without the calibration; None in older files.
+        novelty: mean distance of a measured model to the nearest other, 0 to 1, see
             `dippm.estimate.models.novelty`; None if there is no other.
-        launch_log_sd: what the measurements leave open of `log_launch`, standard deviation; None in
-            files made before it was kept.
-        models: that were measured, each with its error while it was left out; empty if they are too
-            few to leave one out, and in files made before they were kept.
-        regimes: mode and precision of the whole models among the measurements, for instance
-            "eager fp16"; empty if not known.
-        made_on: day of the calibration, for instance "2026-11-25"; empty if not known.
-        software: that was measured with; empty if not known.
+        launch_log_sd: standard deviation of `log_launch` given the measurements; None in older
+            files.
+        models: measured models, each with its error when left out; empty if there were too few,
+            and in older files.
+        regimes: mode and precision of the measured whole models, for instance "eager fp16"; empty
+            if not known.
+        made_on: date of the calibration, for instance "2026-11-25"; empty if not known.
+        software: software of the measurements; empty if not known.
     """
 
     base: str
@@ -103,11 +104,11 @@ class Calibration:
 
     @property
     def has_models(self) -> bool:
-        """Whether a whole model is among the measurements."""
+        """Whether the measurements include a whole model."""
         return self.rows > self.operator_rows
 
     def log_factor(self, kind: str, launches: float) -> float:
-        """Return the log slow-down of a class of kernels in a graph of so many launches."""
+        """Return the log factor of a kernel class in a graph with a number of launches."""
         common, classes = self.log_slowdown, [self.classes]
         if launches < FEWEST_LAUNCHES:
             common, classes = common + self.operator_log_slowdown, [*classes, self.operator_classes]
@@ -116,33 +117,33 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A GPU, or a CPU that was measured. A field that is not known is None, never 0.
+    """A GPU, or a measured CPU; an unknown field is None, never 0.
 
-    Of a CPU only name, memory and source are known: predictors that compute with rates refuse it.
-    A GPU that is not in the catalogue is made here, or read from a file by `read_device`.
+    A CPU has only name, memory and source: predictors that compute with rates refuse it. A GPU that
+    is not in the catalogue is constructed directly, or read from a file by `read_device`.
 
     Attributes:
         name: catalogue name, for instance "A100-40GB".
         memory_mb: capacity in MiB.
-        architecture: for instance "Ampere"; empty if not known.
-        compute_capability: for instance 8.0; None for other vendors.
-        sm_count: streaming multiprocessors.
-        boost_clock_mhz: highest clock.
-        bandwidth_gb_s: peak memory bandwidth.
-        memory_type: as a data sheet names it, for instance "HBM2e" or "GDDR6X".
-        l2_mb: second-level cache in MiB.
-        peak_tflops: dense peak rate by precision: "fp32" (no tensor cores), "tf32", "fp16",
-            "bf16", "fp8", "int8"; a precision without hardware support is missing.
-        power_limit_w: board power limit.
-        idle_power_w: board power while nothing runs and the context of a process is open; often an
-            estimate, `source` says so.
-        memory_slices: into how many parts MIG cuts memory and L2.
-        mig_profiles: smallest memory first; empty if the GPU cannot be sliced.
-        unlisted_mig_profiles: names of profiles that exist but whose usable memory we do not know.
+        architecture: architecture, for instance "Ampere"; empty if not known.
+        compute_capability: compute capability, for instance 8.0; None for other vendors.
+        sm_count: number of streaming multiprocessors.
+        boost_clock_mhz: highest clock in MHz.
+        bandwidth_gb_s: peak memory bandwidth in GB/s.
+        memory_type: memory type by the data sheet, for instance "HBM2e" or "GDDR6X".
+        l2_mb: L2 cache in MiB.
+        peak_tflops: dense peak rate in TFLOP/s by precision: "fp32" (no tensor cores), "tf32",
+            "fp16", "bf16", "fp8", "int8"; precisions without hardware support are missing.
+        power_limit_w: power limit of the board in W.
+        idle_power_w: power of the board in W without work, but with the context of a process; often
+            an estimate, see `source`.
+        memory_slices: number of parts into which MIG divides memory and L2.
+        mig_profiles: MIG profiles by increasing memory; empty if the GPU has no MIG.
+        unlisted_mig_profiles: names of further profiles, whose usable memory is not known.
         kind: "gpu" or "cpu".
-        source: where the values come from, and how sure they are.
+        source: source of the values, and how sure they are.
         aliases: other names.
-        calibration: what the owner's measurements added; None without any.
+        calibration: corrections from the owner's measurements; None without any.
     """
 
     name: str
@@ -170,26 +171,26 @@ class Device:
 
     @property
     def memory_family(self) -> MemoryFamily | None:
-        """Return "stacked" of HBM, "board" of GDDR, None of other memory or if it is not known."""
+        """Return "stacked" for HBM, "board" for GDDR, None for other or unknown memory."""
         kind = (self.memory_type or "").upper()
         return next((f for start, f in _FAMILIES.items() if kind.startswith(start)), None)
 
     @property
     def is_of_another_vendor(self) -> bool:
-        """Return whether it is a GPU that runs no CUDA: AMD's CDNA."""
+        """Return whether this is a GPU without CUDA (AMD's CDNA)."""
         return self.architecture.startswith("CDNA")
 
     @property
     def measured_name(self) -> str:
-        """Return the name under which it would have been measured: uncalibrated, of the base."""
+        """Return the name in tables of measurements: that of the base if it is calibrated."""
         return self.calibration.base if self.calibration else self.name
 
     def was_measured(self, learned: Collection[str], launches: float = inf) -> bool:
-        """Return whether graphs of so many launches were measured on it, by its owner or before.
+        """Return whether graphs of this size were measured on it, by its owner or for training.
 
         Args:
-            learned: names of the devices that a checkpoint learned from.
-            launches: of the graph; its owner may have measured single operators alone.
+            learned: names of the devices that a checkpoint was trained on.
+            launches: launches of the graph; the owner may have measured only single operators.
         """
         own = self.calibration
         if own is not None and (own.has_models or launches < FEWEST_LAUNCHES):
@@ -197,7 +198,7 @@ class Device:
         return self.measured_name in learned
 
     def known(self, name: str) -> float:
-        """Return a quantity that the caller cannot do without, such as "l2_mb".
+        """Return a required quantity, such as "l2_mb".
 
         Raises:
             DeviceError: if it is not known.
@@ -212,7 +213,7 @@ class Device:
         return value
 
     def known_rate(self, name: str) -> float:
-        """Return the peak rate of a precision that the caller cannot do without, in TFLOP/s.
+        """Return the required peak rate of a precision in TFLOP/s.
 
         Raises:
             DeviceError: if it is not known.
@@ -226,12 +227,12 @@ class Device:
 
     @property
     def int8_tops(self) -> float | None:
-        """Dense peak rate of products of 8-bit integers, in 10^12 per second; None if it has none.
+        """Dense peak rate of 8-bit integer products in 10^12 per second; None without a unit.
 
-        Where the catalogue does not say it, from the architecture: tensor cores multiply them at
-        twice the rate that halves have with half accumulation, which is 8 times (Turing), 4 times
-        (later boards with GDDR) that of float32 outside of them; Volta and Pascal but the P100
-        have an instruction (DP4A) of 4 times their float32 rate. NVIDIA's architecture papers.
+        If the catalogue lacks it, it follows from the architecture (NVIDIA's white papers): tensor
+        cores have twice the rate of fp16 with fp16 accumulation, which is 8 times (Turing) or 4
+        times (later boards with GDDR) the float32 rate outside of them; Volta and Pascal except
+        the P100 have an instruction (DP4A) of 4 times their float32 rate.
         """
         fp32, fp16 = self.peak_tflops.get("fp32"), self.peak_tflops.get("fp16")
         if "int8" in self.peak_tflops or fp32 is None or fp16 is None:

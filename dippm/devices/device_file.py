@@ -1,6 +1,6 @@
-"""A device that is not in the catalogue, as a file of the user: TOML with the catalogue's fields.
+"""Device files: TOML with the catalogue's fields, for devices that are not in the catalogue.
 
-The file may come from a stranger: it is a small regular file, and every value in it is checked.
+A file is untrusted: it has to be a small regular file, and every value in it is checked.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ TEMPLATE = "The README shows a whole file, and where a data sheet has each numbe
 
 
 def is_device_file(device: object) -> bool:
-    """Tell whether what stands for a device is the path of a file: one that ends in .toml is."""
+    """Return whether a device is given as a path, which ends in .toml."""
     if isinstance(device, os.PathLike):
         return True
     return isinstance(device, str) and device.strip().casefold().endswith(ENDING)
 
 
 def read_device(path: str | os.PathLike[str]) -> Device:
-    """Return the device that a file describes.
+    """Return the device of a file.
 
     Args:
-        path: of a TOML file with the fields of `Device`; those that are not known are left out.
-            A table copied from the catalogue, with its ["name"] above it, is read too.
+        path: path of a TOML file with the fields of `Device`; unknown values are left out. A table
+            copied from the catalogue, with its ["name"] header, is accepted too.
 
     Raises:
-        DeviceError: if the file cannot be read, is no small TOML file, or a field is not known,
-            of another type, missing, or cannot be right.
+        DeviceError: if the file cannot be read or is no small TOML file, or if a field is unknown,
+            missing, of another type, or implausible.
     """
     file = Path(path).expanduser()
     what = shown(file.name, 80)
@@ -80,9 +80,9 @@ def write_device(device: Device, path: str | os.PathLike[str]) -> None:
     """Write a device file that `read_device` reads.
 
     Raises:
-        DeviceError: if the file cannot be written, or could not be read then.
+        DeviceError: if the file cannot be written, or would not be readable.
     """
-    import tomli_w  # the collector runs on machines that have torch alone
+    import tomli_w  # not at module level: the collector runs on machines with torch alone
 
     table = {
         name: value

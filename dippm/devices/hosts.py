@@ -1,7 +1,7 @@
-"""The machine around the GPU: how long its CPU needs to launch a kernel.
+"""The host machine of a GPU: the time its CPU needs to launch a kernel.
 
-To add a class: write a table in `hosts.toml`, with the machines that it comes from. Its table
-`assumed` names the class that is assumed for each kind of board.
+To add a class: write a table in `hosts.toml`, with the machines that it was measured on. The table
+`assumed` names the default class of each kind of board.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ HINT = "Give microseconds per launch, 0.1 to 10,000, or a class: {}."
 
 @dataclass(frozen=True, slots=True)
 class HostMachine:
-    """A class of machines, or one whose launch time the user knows.
+    """A class of host machines, or one machine with a known launch time.
 
     Attributes:
-        name: of the class, or the number with its unit.
+        name: name of the class, or the number with its unit.
         launch_us: host time of one eager launch, in µs.
-        log_sd: standard deviation of its logarithm between machines of the class; 0 of a number.
-        hosts: machines that were measured; 0 of a number.
-        what: which machines these are, in words.
-        source: where the time comes from.
+        log_sd: standard deviation of its logarithm over machines of the class; 0 for a number.
+        hosts: number of measured machines; 0 for a number.
+        what: description of the machines.
+        source: source of the time.
     """
 
     name: str
@@ -56,27 +56,27 @@ def all_hosts() -> tuple[HostMachine, ...]:
 
 
 def default_host(device: Device | None = None) -> HostMachine:
-    """Return the class that a prediction assumes where no machine was named.
+    """Return the class that a prediction assumes by default.
 
     Args:
-        device: that it launches on: data-centre boards sit in servers, those whose product name is
-            GeForce, GTX, RTX, TITAN or Quadro in desktops of their time; None is a data-centre one.
+        device: the GPU: data-centre boards are in servers, those named GeForce, GTX, RTX, TITAN or
+            Quadro in desktops of their time; None stands for a data-centre board.
     """
     return assumed_hosts()[kind_of_board(device)]
 
 
 @cache
 def assumed_hosts() -> dict[str, HostMachine]:
-    """Return the classes that are assumed, by the kind of board: "data-centre" is the first."""
+    """Return the default class of each kind of board, "data-centre" first."""
     classes = {host.name: host for host in all_hosts()}
     return {board: classes[name] for board, name in _document()["assumed"].items()}
 
 
 @cache
 def unknown_host_log_sd() -> float:
-    """Return the spread of the launch times of all measured machines around the servers' default.
+    """Return the log standard deviation of all measured machines around the servers' default.
 
-    Fourteen machines do not tell the spread of each kind of board apart: all have this one.
+    Fourteen machines are too few for a value per kind of board, so all kinds share this one.
     """
     middle = math.log(default_host().launch_us)
     squares = sum(
@@ -87,11 +87,11 @@ def unknown_host_log_sd() -> float:
 
 
 def host_of(host: str | float | HostMachine | None) -> HostMachine | None:
-    """Return the machine that a name or a number of microseconds means; None is none named.
+    """Return the host of a class name or of a number of µs; None stays None.
 
     Raises:
         UnknownNameError: if no class has this name.
-        HostError: if the number is none, or no time of a launch.
+        HostError: if the number is not valid, or not plausible as a launch time.
     """
     if host is None or isinstance(host, HostMachine):
         return host
@@ -116,7 +116,7 @@ def host_of(host: str | float | HostMachine | None) -> HostMachine | None:
 
 
 def kind_of_board(device: Device | None) -> KindOfBoard:
-    """Return which boards a device belongs to, by its product name and its architecture."""
+    """Return the kind of board of a device, by its product name and architecture."""
     if device is None or not _DESKTOP_BOARD.match(device.measured_name):
         return "data-centre"
     return "old-desktop" if device.architecture in _OLD else "desktop"

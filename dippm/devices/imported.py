@@ -1,4 +1,4 @@
-"""Device files that others shared, kept in a folder of the user and found by their name."""
+"""Imported device files, kept in a folder of the user and found by name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dippm.devices.device_file import ENDING, read_device, write_device
 from dippm.errors import DeviceError, shortened
 
 LONGEST_NAME = 100
-"""Characters of an imported device's name: it becomes the name of a file."""
+"""Largest length of an imported device's name, which becomes a file name."""
 OLD_DAYS = 365
-"""From this age of a calibration on a driver or a library has usually changed since."""
+"""Age of a calibration from which on a driver or a library has usually changed."""
 
 
 def folder() -> Path:
-    """Return where imported devices are kept: `DIPPM_DEVICES`, or the user's data folder."""
+    """Return the folder of imported devices: `DIPPM_DEVICES`, or the user's data folder."""
     if given := os.environ.get("DIPPM_DEVICES"):
         return Path(given).expanduser()
     if sys.platform == "win32":
@@ -34,18 +34,18 @@ def folder() -> Path:
 def import_device(
     path: str | os.PathLike[str], *, name: str | None = None, replace: bool = False
 ) -> tuple[Device, Path]:
-    """Check a device file and keep it, so that its name stands for it.
+    """Check a device file and keep it, so that it can be used by name.
 
     Args:
-        path: of a device file.
-        name: of the device from now on; None keeps that of the file.
-        replace: take the place of another device of this name.
+        path: path of a device file.
+        name: new name of the device; None keeps that of the file.
+        replace: replace another device with this name.
 
     Returns:
-        The device, and where it is kept.
+        The device, and the path of its copy.
 
     Raises:
-        DeviceError: if the file is no device, or another device of this name is there.
+        DeviceError: if the file is not valid, or another device has this name.
     """
     device = read_device(path)
     if name is not None:
@@ -76,10 +76,10 @@ def import_device(
 
 
 def find_imported(name: str) -> Device | None:
-    """Return the imported device of this name; None if there is none.
+    """Return the imported device with a name; None if there is none.
 
     Raises:
-        DeviceError: if its file was damaged since.
+        DeviceError: if its file is damaged.
     """
     key = _key(name)
     kept = folder() / f"{key}{ENDING}"
@@ -87,7 +87,7 @@ def find_imported(name: str) -> Device | None:
 
 
 def all_imported() -> tuple[Device, ...]:
-    """Return the imported devices by name; files that are none are left out."""
+    """Return the imported devices by name, without invalid files."""
     found = []
     for path in sorted(folder().glob(f"*{ENDING}")):
         try:
@@ -98,7 +98,7 @@ def all_imported() -> tuple[Device, ...]:
 
 
 def age_of(device: Device, today: date | None = None) -> str:
-    """Return how old the calibration of a device is, in words for its user."""
+    """Describe the age of a device's calibration."""
     found = device.calibration
     if found is None:
         return "no calibration: predicted from its data sheet"
@@ -112,6 +112,6 @@ def age_of(device: Device, today: date | None = None) -> str:
 
 
 def _key(name: str) -> str:
-    """Return the name of the file of a device; empty if it can have none."""
+    """Return the file name of a device; "" if its name is not suitable."""
     key = "-".join(re.findall(r"\w+", name.casefold()))
     return key if len(key.encode()) <= LONGEST_NAME else ""

@@ -1,4 +1,4 @@
-"""What joins GPUs: NVLink, PCIe and networks, with the rates and delays of `links.toml`.
+"""Links between GPUs: NVLink, PCIe and networks, with rates and delays from `links.toml`.
 
 To add a GPU or a network: write a row there; nothing in code.
 """
@@ -21,14 +21,14 @@ DEFAULT_NETWORK = "infiniband-hdr"
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
-    """One of the ways in which a ring sends.
+class RingProtocol:
+    """A protocol of a ring collective.
 
     Attributes:
         name: "simple", "ll128" or "ll".
-        start_us: of a collective, in µs.
-        hop_us: of each step of the ring, in µs.
-        payload: share of what is sent that is data, 0 to 1.
+        start_us: start-up time of a collective in µs.
+        hop_us: latency of each step of the ring in µs.
+        payload: share of data in the transferred bytes, 0 to 1.
     """
 
     name: str
@@ -39,15 +39,15 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a GPU sends to its neighbours through.
+    """A link between neighbouring GPUs.
 
     Attributes:
-        name: for instance "NVLink 3 x12", "PCIe 4" or "infiniband-hdr".
+        name: name of the link, for instance "NVLink 3 x12", "PCIe 4" or "infiniband-hdr".
         kind: "nvlink", "pcie" or "network".
-        nominal_gb_s: by the data sheet, in one direction, of one GPU.
-        reached_gb_s: that a ring is taken to reach.
-        joins: GPUs that it can join; None for any number.
-        protocols: that it can be used with.
+        nominal_gb_s: rate of one GPU in one direction by the data sheet, in GB/s.
+        reached_gb_s: assumed achieved rate of a ring in GB/s.
+        joins: largest number of GPUs; None for any number.
+        protocols: protocols of the link.
     """
 
     name: str
@@ -55,15 +55,15 @@ class Link:
     nominal_gb_s: float
     reached_gb_s: float
     joins: int | None
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[RingProtocol, ...]
 
 
 def link_of(device: Device, name: str | None = None) -> Link:
-    """Return what joins the GPUs of a node.
+    """Return the link between the GPUs of a node.
 
     Args:
         device: the GPU, by its catalogue name.
-        name: "nvlink" or "pcie"; None is NVLink where the board always has it, else PCIe.
+        name: "nvlink" or "pcie"; None takes NVLink if the board always has it, else PCIe.
 
     Raises:
         UnknownNameError: if there is no such kind of link.
@@ -99,11 +99,11 @@ def link_of(device: Device, name: str | None = None) -> Link:
 
 
 def network_of(name: str, gpus_per_node: int) -> Link:
-    """Return what one GPU has of the network between nodes.
+    """Return one GPU's share of the network between nodes.
 
     Args:
         name: see `network_names`.
-        gpus_per_node: that share the port of a node.
+        gpus_per_node: number of GPUs that share the port of a node.
 
     Raises:
         UnknownNameError: if no network has this name.
@@ -117,7 +117,7 @@ def network_of(name: str, gpus_per_node: int) -> Link:
 
 
 def network_names() -> tuple[str, ...]:
-    """Return the networks of the table."""
+    """Return the names of the known networks."""
     return tuple(_document()["networks"])
 
 
@@ -130,7 +130,7 @@ def _link(name: str, kind: Kind, rates: Mapping[str, float], joins: int | None) 
         rates["reached_gb_s"],
         joins,
         tuple(
-            Protocol(p, protocols[p]["start_us"], hop_us, protocols[p]["payload"])
+            RingProtocol(p, protocols[p]["start_us"], hop_us, protocols[p]["payload"])
             for p, hop_us in hops.items()
         ),
     )

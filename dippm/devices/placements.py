@@ -1,8 +1,8 @@
-"""Where MIG slices lie on a GPU: the places of each profile, and which of them go together.
+"""Placement of MIG slices on a GPU: valid positions of each profile, and sets that can coexist.
 
-A slice takes a row of memory slices. It begins at a multiple of its own length, and where as many
-compute slices follow as it has; two slices go together if they share no memory slice. This gives
-the places that drivers list (`nvidia-smi mig -lgipp`): on GPUs with 7 compute and 8 memory slices
+A slice occupies consecutive memory slices. It starts at a multiple of its own length, where enough
+compute slices follow; two slices can coexist if they share no memory slice. This gives the
+placements that drivers list (`nvidia-smi mig -lgipp`): on GPUs with 7 compute and 8 memory slices
 1g at 0 to 6, 1g of double memory at 0, 2, 4, 6, 2g at 0, 2, 4, 3g at 0, 4, 4g and 7g at 0. At run
 time the driver's own list is used.
 """
@@ -16,12 +16,12 @@ from dippm.devices.device import Device
 
 
 class Placement(NamedTuple):
-    """A MIG slice at its place.
+    """A MIG slice at a position.
 
     Attributes:
-        profile: name, for instance "3g.20gb".
-        start: first memory slice that it takes.
-        size: how many memory slices it takes.
+        profile: name of the profile, for instance "3g.20gb".
+        start: first memory slice.
+        size: number of memory slices.
     """
 
     profile: str
@@ -36,7 +36,7 @@ Arrangement = tuple[Placement, ...]
 
 
 def places(device: Device) -> Arrangement:
-    """Return every place of every MIG profile of a GPU; none if it has no MIG."""
+    """Return every placement of every MIG profile of a GPU; empty without MIG."""
     compute = max((profile.compute_slices for profile in device.mig_profiles), default=0)
     return tuple(
         Placement(profile.name, start, profile.memory_slices)
@@ -47,36 +47,36 @@ def places(device: Device) -> Arrangement:
 
 
 def arrangements(device: Device) -> Iterator[Arrangement]:
-    """Yield every valid set of slices of a GPU: 722 where there are 7 compute slices.
+    """Yield every valid non-empty set of slices of a GPU: 722 with 7 compute slices.
 
-    Slices that differ in place only are different sets; the empty one is left out. Variants of a
-    profile that are not in the catalogue ("+me") are not counted.
+    Sets that differ only in positions are distinct. Variants of a profile that are not in the
+    catalogue ("+me") are not counted.
     """
-    yield from (found for found in _extended((), places(device)) if found)
+    yield from (found for found in _extend((), places(device)) if found)
 
 
 def maximal_arrangements(device: Device) -> Iterator[Arrangement]:
-    """Yield the valid sets that no further slice fits beside: 78 where there are 7 compute."""
+    """Yield the maximal valid sets, to which no slice can be added: 78 with 7 compute slices."""
     every = places(device)
     for found in arrangements(device):
         if not any(_fits(place, found) for place in every):
             yield found
 
 
-def arranged(
+def arrange(
     wanted: Sequence[str], possible: Iterable[Placement], taken: Iterable[Placement] = ()
 ) -> Arrangement | None:
-    """Return a place for each of several slices, in their order, so that all go together.
+    """Return a placement for each of several slices, in their order, so that all can coexist.
 
-    Of several ways that one is taken which leaves the most places, of the largest slices first.
+    Of several solutions, the one is taken that leaves the most placements, largest slices first.
 
     Args:
-        wanted: names of profiles; one may occur several times.
-        possible: every place of every profile, as `places` or a driver lists them.
-        taken: slices that are there already, of whatever profile.
+        wanted: names of profiles, possibly repeated.
+        possible: every placement of every profile, as `places` or a driver lists them.
+        taken: existing slices of any profile.
 
     Returns:
-        None if they do not fit.
+        The placements; None if they do not fit.
     """
     every, there = tuple(possible), tuple(taken)
     order = sorted(range(len(wanted)), key=lambda n: (-_size(wanted[n], every), wanted[n]))
@@ -89,7 +89,7 @@ def arranged(
 
 
 def free(possible: Iterable[Placement], taken: Iterable[Placement]) -> Arrangement:
-    """Return the places that are free beside the slices that are there."""
+    """Return the placements that are free given existing slices."""
     there = tuple(taken)
     return tuple(place for place in possible if _fits(place, there))
 
@@ -100,7 +100,7 @@ def _ways(names: list[str], every: Arrangement, there: Arrangement) -> Iterator[
         return
     for place in every:
         if place.profile == names[0] and _fits(place, there):
-            # Slices of one profile are interchangeable: the next lies behind.
+            # Slices of one profile are interchangeable: the next one lies further right.
             later = tuple(p for p in every if p.profile != place.profile or p.start > place.start)
             for rest in _ways(names[1:], later, (*there, place)):
                 yield (place, *rest)
@@ -112,11 +112,11 @@ def _room(there: Arrangement, every: Arrangement) -> tuple[int, ...]:
     return tuple(sum(place.size == size for place in left) for size in sizes)
 
 
-def _extended(there: Arrangement, rest: Arrangement) -> Iterator[Arrangement]:
+def _extend(there: Arrangement, rest: Arrangement) -> Iterator[Arrangement]:
     yield there
     for number, place in enumerate(rest):
         if _fits(place, there):
-            yield from _extended((*there, place), rest[number + 1 :])
+            yield from _extend((*there, place), rest[number + 1 :])
 
 
 def _fits(place: Placement, there: Arrangement) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.base.answer import Answer, aligned, cell_text
-from dippm.base.numbers import between
+from dippm.base.answer import Answer, align_columns, cell_text
+from dippm.base.number_format import between
 from dippm.errors import DippmError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.derived import DERIVED
@@ -118,7 +118,9 @@ class Comparison(Answer, Sequence[Prediction]):
 
     def __str__(self) -> str:
         columns = self.shown_columns()
-        return aligned([columns, *([_shown(row, name) for name in columns] for row in self.rows())])
+        return align_columns(
+            [columns, *([_shown(row, name) for name in columns] for row in self.rows())]
+        )
 
     def shown_columns(self) -> list[str]:
         """Return the columns that say something: slice and error only where one has them.

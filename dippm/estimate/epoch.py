@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.written import is_finite
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import Conditions

@@ -46,7 +46,7 @@ class Asked:
             return cls("", checkpoint=named)
         model = os.fspath(source)
         try:
-            framework = registry.find(files.expanded(model)).framework
+            framework = registry.find(files.expand_home(model)).framework
         except DippmError:  # the file went away meanwhile, or only `framework=` knows it
             framework = ""
         runtime = TORCH if framework == "pytorch" else registry.RUNTIMES.get(framework, framework)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.estimate.models.targets import OperatorCost
 from dippm.model.graph.model_graph import ModelGraph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.estimate.models.targets import OperatorCost
 

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from dippm.base.answer import Answer
-from dippm.base.numbers import between, decimals, show
+from dippm.base.number_format import between, decimals, show
 from dippm.base.printable import printable
 from dippm.devices import Device, MigProfile, seed_profile, smallest_profile
 from dippm.estimate import conditions

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dippm import __version__
-from dippm.base.files import expanded
-from dippm.base.numbers import show
+from dippm.base.files import expand_home
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.base.progress import tell
 from dippm.errors import ConditionsError, DippmError, MeasurementError, OutOfMemoryError
@@ -178,7 +178,7 @@ def measure_model(
 
     regime, settings = regime or Regime(), settings or Settings()
     regime = _normalise_regime(batch, regime)
-    spec, source = InputSpec.parse(input), expanded(source)
+    spec, source = InputSpec.parse(input), expand_home(source)
     tell("looking at the counters")
     bench = Bench(device_of(device), settings)
     entry, watch = sessions.entry_of(source), LoadWatch()

@@ -1,1 +1,1 @@
-"""Answers and runs as people see them: tables, pages, the page of `dippm ui`."""
+"""Presentation of answers and runs: tables, report pages, the page of `dippm ui`, the service."""

@@ -37,7 +37,7 @@ def table() -> str:
 def row(name: str) -> str:
     """Return the row of an application; its power is the energy over the time."""
     import dippm
-    from dippm.base.numbers import show
+    from dippm.base.number_format import show
 
     file = ROOT / "examples" / "pipelines" / f"{name.lower()}.toml"
     found = dippm.pipeline(file, device="A100")

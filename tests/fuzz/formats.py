@@ -453,21 +453,21 @@ def _study(path: Path) -> Any:
     """Open a search as `explore` does; its models are never built."""
     from dippm.decide.exploration import Space
     from dippm.decide.exploration.objectives import objectives_of
-    from dippm.decide.exploration.question import Question
+    from dippm.decide.exploration.question import SearchQuestion
     from dippm.decide.exploration.study import Study
 
     space = Space({"small": lambda: None}, batch=[1, 4])
-    question = Question(space, objectives_of(["latency_ms"]), (), None)  # type: ignore[arg-type]
+    question = SearchQuestion(space, objectives_of(["latency_ms"]), (), None)  # type: ignore[arg-type]
     asked = {"sampler": "random", "trials": 2, "seed": 0, "take_over": True}
     return Study(question, storage=f"sqlite:///{path}", name="dippm", **asked)
 
 
 def _studies(folder: Path) -> list[bytes]:
-    from dippm.decide.exploration.question import Outcome
+    from dippm.decide.exploration.question import DesignOutcome
 
     study = _study(folder / "search.db")
     for number in study.ask(2):
-        study.tell(number, Outcome("ok", {"latency_ms": 1.5}, checkpoint="hybrid-gpu"))
+        study.tell(number, DesignOutcome("ok", {"latency_ms": 1.5}, checkpoint="hybrid-gpu"))
     study.release()
     study._study._storage._backend.engine.dispose()
     return [(folder / "search.db").read_bytes()]
@@ -483,9 +483,11 @@ def _read_study(path: Path) -> None:
 
 
 def _outcomes(folder: Path) -> list[bytes]:
-    from dippm.decide.exploration.question import Outcome
+    from dippm.decide.exploration.question import DesignOutcome
 
-    found = Outcome("infeasible", {"latency_ms": 1.5}, {"memory_mb": 0.5}, "too large", ("a",))
+    found = DesignOutcome(
+        "infeasible", {"latency_ms": 1.5}, {"memory_mb": 0.5}, "too large", ("a",)
+    )
     return [json.dumps(found.to_dict()).encode()]
 
 
@@ -615,18 +617,18 @@ def _read_input(path: Path) -> None:
 
 def _read_exploration(path: Path) -> None:
     from dippm.show.ui.exploration import exploration_of
-    from dippm.show.ui.selection import filtered
+    from dippm.show.ui.selection import filter_runs
 
     found = exploration_of(path.read_bytes())
-    filtered([], found.search, found.status, found.condition)
+    filter_runs([], found.search, found.status, found.condition)
     assert exploration_of(found.text()) == found
 
 
 def _explorations(folder: Path) -> list[bytes]:
-    from dippm.show.ui.exploration import ChartView, Exploration
+    from dippm.show.ui.exploration import ChartSelection, ChartView
 
     chart = ChartView(stream="tree.rss_mb", log=True, x=(0.0, 9.5))
-    found = Exploration(runs=("ab" * 16,), charts=(chart,), condition="loss < 3", search="a b")
+    found = ChartSelection(runs=("ab" * 16,), charts=(chart,), condition="loss < 3", search="a b")
     return [found.text().encode()]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dippm.show.report.plotted import OTHER, sized
+from dippm.show.report.plotted import OTHER, apply_style
 from training.evaluation.error_lines import log_error, split_name
 from training.evaluation.held_out import LEVELS, half_width
 
@@ -214,7 +214,7 @@ def _titled(
 ) -> Any:
     if rows is not None:
         what = f"{what} · {split_name(split)} · {table} · n = {len(rows):,}"
-    sized(figure, height)
+    apply_style(figure, height)
     return figure.update_layout(
         title={"text": what, "font": {"size": 14}},
         margin={"l": 10, "r": 10, "t": 50, "b": 40},

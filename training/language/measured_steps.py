@@ -57,7 +57,7 @@ class MeasuredStep:
         shape: name in SHAPES.
         device: GPU.
         gpus: that share the model.
-        software: see `Setting`.
+        software: see `ServingSetting`.
         precision: "fp16" or "bf16".
         weights: format; None is the precision.
         batch: sequences.

@@ -18,7 +18,7 @@ from dataset.measured.operators import layer_keys
 from dataset.measured.sources import read
 from dippm.decide.language import kernels as k
 from dippm.decide.language.architecture import Attention
-from dippm.decide.language.engine import PLAIN, attended
+from dippm.decide.language.engine import PLAIN, keys_per_query
 from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
 from dippm.devices import Device, find
@@ -148,7 +148,7 @@ def _attention(
     cache_width: int = 2,
 ) -> Kernel:
     a = Attention(heads, kv_heads, width, width, window=window)
-    keys = attended(a, done)
+    keys = keys_per_query(a, done)
     kept = min(done.context, window or done.context)
     read_bytes = done.batch * (
         2 * heads * done.queries * width + cache_width * 2 * kv_heads * width * kept

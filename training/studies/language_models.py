@@ -26,7 +26,7 @@ from dippm.decide.language.corrections import shipped_corrections
 from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
 from dippm.decide.language.passes import PassCost, Passes
-from dippm.decide.language.setting import Setting, half_precision
+from dippm.decide.language.setting import ServingSetting, half_precision
 from dippm.devices import find, host_of
 from dippm.errors import DippmError
 from dippm.estimate import pretrained
@@ -59,7 +59,7 @@ class Held:
                 precision=precision,
                 host=host_of(self.launch_us.get(row.device)),
             )
-            setting = Setting(
+            setting = ServingSetting(
                 conditions,
                 row.prompt,
                 row.generated,

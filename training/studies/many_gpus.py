@@ -23,9 +23,9 @@ import dippm
 from dataset.families.language_models import module_of
 from dataset.measured.location import table_path
 from dataset.measured.sources import pytorch_gpu_benchmark
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.decide.parallel.estimate import estimate
-from dippm.decide.parallel.one_process import Copied, forward_ms, reduce_ms
+from dippm.decide.parallel.one_process import ReplicatedState, forward_ms, reduce_ms
 from dippm.decide.parallel.plan import plan_of
 from dippm.devices import find, host_of
 from dippm.estimate.conditions import Conditions, supported_precisions
@@ -104,14 +104,14 @@ def _added_ms(
     plan = plan_of(device, gpus=int(row.n_gpus), strategy="data", batch=BATCH)
     width = 2 if row.precision == "fp16" else 4
     parameters, buffers = sizes
-    copied = Copied(width * sum((*parameters, *buffers)), len(parameters) + len(buffers))
+    copied = ReplicatedState(width * sum((*parameters, *buffers)), len(parameters) + len(buffers))
     launch_ms = host.launch_us / 1e3
     group = plan.data_group
     added = forward_ms(group, copied, device_ms, launches, launch_ms)
     added -= forward_ms(plan_of(device, gpus=1, strategy=None).data_group, copied, device_ms,
                         launches, launch_ms)  # fmt: skip
     if row.phase == "train":
-        gradients = Copied(width * sum(parameters), len(parameters))
+        gradients = ReplicatedState(width * sum(parameters), len(parameters))
         added += reduce_ms(group, gradients, launch_ms)
     return added
 

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from dippm.decide.choice.probability import Uncertain, correlation
+from dippm.decide.choice.probability import UncertainValue, correlation
 from dippm.estimate.models.targets import two_sided
 from training.evaluation.held_out import half_width, read_held_out
 
@@ -165,12 +165,12 @@ def shared(kind: str, places: str, pairs: pd.DataFrame) -> Shared:
     )
 
 
-def _described(kind: str) -> tuple[Uncertain, Uncertain]:
+def _described(kind: str) -> tuple[UncertainValue, UncertainValue]:
     """Return two places as the model of a choice sees them."""
     new = {"new": (False, False), "one new": (True, False)}.get(kind, (True, True))
     boards = ("a", "a") if kind == "slices" else ("a", "b")
     one, other = (
-        Uncertain(name, board, 0.0, 1.0, measured=measured)
+        UncertainValue(name, board, 0.0, 1.0, measured=measured)
         for name, board, measured in zip("ab", boards, new, strict=True)
     )
     return one, other

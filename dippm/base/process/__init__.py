@@ -1,12 +1,12 @@
-"""A worker and the process that started it: frames over pipes, limits, and words for its end.
+"""Worker processes: frames over pipes, resource limits, and descriptions of how they ended.
 
-A worker is a plain fresh interpreter and not one of `multiprocessing`, because that runs the
-caller's main script once more, which breaks scripts without a ``__main__`` guard. It may hang, talk
-without end or die at any moment: the caller waits for no longer than it was told, and hears how it
-ended. Nothing outlives the caller, also when that is killed: a worker has a guard (`start_guard`),
-or the kernel ends it with its parent's thread (`follow_parent`); and it ends itself some time after
-its limit (`end_after`), for a caller that no longer listens. One that reads a stranger's file gives
-up what that does not need (`enter_sandbox`).
+A worker is a fresh interpreter rather than a `multiprocessing` process, which would run the
+caller's main script again and break scripts without a ``__main__`` guard. It may hang, produce
+endless output or die at any moment: the caller waits with a time limit, and learns how the worker
+ended. No worker outlives its caller, even a killed one: it has a guard (`start_guard`), or the
+kernel ends it with its parent's thread (`follow_parent`); and it ends itself some time after its
+limit (`end_after`) in case the caller no longer listens. A worker that reads an untrusted file
+first gives up privileges (`enter_sandbox`).
 
 Caller's side: `WorkerPipes`. Worker's side: the functions.
 """

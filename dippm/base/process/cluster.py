@@ -1,4 +1,4 @@
-"""Join a Ray cluster, for whatever puts its work there: the collector, searches, plans."""
+"""Joins a Ray cluster, for the collector, searches and plans."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def join(
     """Return Ray, connected; `shutdown` leaves the cluster.
 
     Args:
-        address: "auto" for the cluster that is running here, "local" for a new one.
-        package: folder that holds our packages, at the same path on every node.
-        environment: further variables of the workers.
-        processors: of a new cluster; None for all of this machine.
+        address: "auto" for the cluster that runs here, "local" for a new one.
+        package: folder of DIPPM's packages, at the same path on every node.
+        environment: additional environment variables of the workers.
+        processors: number of processors of a new cluster; None for all of this machine.
 
     Raises:
         ImportError: if Ray is not installed.
@@ -35,7 +35,7 @@ def join(
     variables = {**(environment or {}), "PYTHONPATH": os.pathsep.join(paths)}
     local = {"include_dashboard": False, "num_cpus": processors} if address == "local" else {}
     try:
-        with redirect_stdout(sys.stderr):  # Ray talks on stdout, which is the caller's
+        with redirect_stdout(sys.stderr):  # Ray prints to stdout, which belongs to the caller
             ray.init(
                 address=address,
                 runtime_env={"env_vars": variables},

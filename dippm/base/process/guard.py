@@ -1,4 +1,4 @@
-"""The guard: a small process beside a worker that cleans up when their caller is gone."""
+"""The guard: a small process that cleans up after a worker when the caller has ended."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import IO
 
 PATIENCE_S = 1.0
-"""How long a worker may take to end by itself."""
+"""Time in s for a worker to end by itself."""
 
 
 def start_guard(requests: IO[bytes], folder: Path) -> int:
-    """Fork a small process that cleans up when the caller is gone, and return its number.
+    """Fork a small process that cleans up when the caller has ended, and return its id.
 
-    The guard waits until nobody holds the other end of `requests` any more, because the caller
-    closed it or was killed. Then it gives this process a moment to end by itself, kills it with
-    all that it started, and removes `folder`. A thread of this process could not do that while a
-    converter holds the interpreter's lock, and PR_SET_PDEATHSIG would leave the folder behind and
-    fire when the caller's thread ends. Call it before other threads start.
+    The guard waits until the other end of `requests` is closed, by the caller or by its death.
+    Then it gives this process a moment to end by itself, kills it with all its children, and
+    removes `folder`. A thread of this process could not do that while a converter holds the GIL,
+    and PR_SET_PDEATHSIG would leave the folder behind and fire when the caller's thread ends. Call
+    this before other threads start.
     """
     worker = os.getpid()
     guard = os.fork()
     if guard:
         return guard
     try:
-        os.setpgid(0, 0)  # not killed with the worker; in its session, whose number thus stays ours
+        os.setpgid(0, 0)  # not killed with the worker; in its session, so its id is not reused
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         _keep_only(requests.fileno())
@@ -45,9 +45,9 @@ def start_guard(requests: IO[bytes], folder: Path) -> int:
 
 
 def leave_guard(guard: int, folder: Path) -> None:
-    """Do what the guard was for and end it: the caller is gone or wants no more.
+    """Clean up in place of the guard, and end it: the caller has ended or closed the worker.
 
-    From a sandbox it cannot be ended; it ends itself as soon as this process has.
+    A sandboxed process cannot end it; the guard then ends itself after this process.
     """
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def _keep_only(descriptor: int) -> None:
 
 
 def _clean_up(group: int, folder: Path) -> None:
-    """End a process group; the last of it may still write into the folder."""
+    """Kill a process group, and remove the folder, into which its last process may still write."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGKILL)
     for _ in range(100):

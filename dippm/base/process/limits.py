@@ -1,4 +1,4 @@
-"""What a worker asks of the kernel for itself: limits of memory and time, the end of its parent."""
+"""Limits that a worker sets for itself: memory, time, and the end of its parent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 LONGEST_S = 1e8
-"""Timers do not take every number; this is three years."""
+"""Largest time of a timer: three years."""
 
 
 def limit_memory(limit_mb: int) -> None:
-    """Limit this process' private memory; on Linux only."""
+    """Limit the private memory of this process; on Linux only."""
     if sys.platform != "linux":
         return
     import resource
@@ -37,7 +37,7 @@ def limit_files(limit_mb: int) -> None:
 
 
 def cpu_limit_s() -> int | None:
-    """Return the processor time after which the kernel kills a process of this shell, if any."""
+    """Return the limit of CPU time of this process in s; None without one."""
     if sys.platform == "win32":
         return None
     import resource
@@ -47,9 +47,9 @@ def cpu_limit_s() -> int | None:
 
 
 def end_before_cpu_limit() -> None:
-    """Let SIGXCPU end this process a second before the limit of processor time would.
+    """Let SIGXCPU end this process one second before its limit of CPU time.
 
-    That ends it with SIGKILL, as a lack of memory does, and nobody could tell which it was.
+    The limit itself ends it with SIGKILL, which could not be told from a lack of memory.
     """
     hard = cpu_limit_s()
     if hard is None:
@@ -62,7 +62,7 @@ def end_before_cpu_limit() -> None:
 
 
 def end_after_cpu(seconds: int) -> None:
-    """Let the kernel end this process once it used up so much more processor time; no core file."""
+    """Let the kernel end this process after further CPU time, without a core file."""
     import resource
 
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -76,9 +76,9 @@ def end_after_cpu(seconds: int) -> None:
 
 
 def end_after(seconds: float | None) -> None:
-    """Let the kernel end this process after a while, whatever it is doing then; None: never.
+    """Let the kernel end this process after some time, busy or not; None disables it.
 
-    Each call replaces the one before.
+    Each call replaces the previous one.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
@@ -86,14 +86,14 @@ def end_after(seconds: float | None) -> None:
 
 
 def follow_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Get a signal as soon as the thread ends that started this process; on Linux only.
+    """Receive a signal when the thread that started this process ends; on Linux only.
 
     Args:
-        parent: its process.
-        number: the signal; by default the one that ends this process too.
+        parent: id of the thread's process.
+        number: the signal; SIGKILL by default.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it died before the line above
+    if os.getppid() != parent:  # it ended before the line above
         os._exit(1)

@@ -1,4 +1,4 @@
-"""A lock on a file: the kernel drops it with the last process that holds it, also after kill -9."""
+"""A file lock, which the kernel releases with its last holder, also after kill -9."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from types import TracebackType
 from typing import Self
 
 GRACE_S = 2.0
-"""What belongs to a process that was killed needs a moment to follow it."""
+"""Time in s that the children of a killed process need to end."""
 
 
 class HeldError(Exception):
-    """Somebody else holds a lock.
+    """Another process holds a lock.
 
     Attributes:
-        owner: what the holder wrote about itself, "" if nothing.
+        owner: text that the holder wrote about itself; "" without one.
     """
 
     def __init__(self, owner: str) -> None:
@@ -26,33 +26,33 @@ class HeldError(Exception):
 
 
 class Lock:
-    """A held lock; closing it lets go.
+    """A held lock; closing it releases it.
 
     Args:
-        path: of the lock file, which every user may lock; a link is not followed.
-        owner: what to tell others who want it.
+        path: path of the lock file, which every user may lock; links are not followed.
+        owner: text for other processes that want the lock.
         passing: whether the file is removed with the lock.
 
     Raises:
-        HeldError: if somebody else holds it.
+        HeldError: if another process holds it.
         OSError: if the file cannot be opened.
 
     Attributes:
-        handle: file descriptor, to be inherited by a worker.
-        path: of the lock file.
+        handle: file descriptor, which a worker may inherit.
+        path: path of the lock file.
     """
 
     def __init__(self, path: Path, owner: str, *, passing: bool = False) -> None:
         self.path, self._passing = path, passing
         self.handle = _hold(path)
-        while not _is_at(self.handle, path):  # its holder removed it just before it let go
+        while not _is_at(self.handle, path):  # its holder removed it just before the release
             os.close(self.handle)
             self.handle = _hold(path)
         os.ftruncate(self.handle, 0)
         os.pwrite(self.handle, f"{owner}\n".encode(), 0)
 
     def close(self) -> None:
-        """Let go; the file of a passing lock is removed."""
+        """Release the lock, and remove the file of a passing one."""
         if self._passing:
             self.path.unlink(missing_ok=True)
         os.close(self.handle)

@@ -1,4 +1,4 @@
-"""The caller's end of a worker."""
+"""The caller's side of a worker."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Remaining = Callable[[], float]
 POLL_S = 0.2
 KEPT_LOG_BYTES = 1 << 16
 LONGEST_FRAME = 1 << 30
-"""Bytes; a graph of a million operators has about 300 million."""
+"""Largest frame in bytes; a graph of a million operators has about 300 million."""
 
 
 class TimedOutError(Exception):
-    """No answer came in time."""
+    """No answer arrived in time."""
 
 
 class WorkerDiedError(Exception):
     """The worker ended without an answer.
 
     Attributes:
-        code: its exit code, negative for a signal; None if it closed its pipe and lives on.
+        code: exit code, negative for a signal; None if it closed its pipe but still runs.
     """
 
     def __init__(self, code: int | None) -> None:
@@ -41,10 +41,10 @@ class WorkerDiedError(Exception):
 
 
 class BadFrameError(WorkerDiedError):
-    """The worker sent what is no message: it is of no use any more.
+    """The worker sent an invalid frame, and cannot be used any more.
 
     Args:
-        what: it did, as the end of "the process ...".
+        what: description that completes "the process ...".
     """
 
     def __init__(self, what: str) -> None:
@@ -53,13 +53,13 @@ class BadFrameError(WorkerDiedError):
 
 
 class WorkerPipes:
-    """A running worker in a process group of its own, and the pipes to it.
+    """A running worker in its own process group, and the pipes to it.
 
     Args:
-        command: what to start; it shall call `own_pipes`.
-        environment: of the process.
-        inherited: file descriptors that it keeps, for instance of locks.
-        keep_log: called with each piece that the worker writes to stderr.
+        command: command to start, which has to call `own_pipes`.
+        environment: environment of the process.
+        inherited: file descriptors that it inherits, for instance of locks.
+        keep_log: function called with each piece of the worker's stderr.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class WorkerPipes:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is for the caller, which ends its workers in order
+            start_new_session=True,  # Ctrl-C reaches only the caller, which ends its workers
             pass_fds=inherited,
             env=environment,
         )
@@ -96,7 +96,7 @@ class WorkerPipes:
 
     @property
     def pid(self) -> int:
-        """The process, which is also its group."""
+        """Id of the process, and of its group."""
         return self._process.pid
 
     @property
@@ -114,12 +114,12 @@ class WorkerPipes:
         """Wait for the next frame.
 
         Args:
-            remaining: seconds that are left, asked for again and again.
+            remaining: function that returns the remaining time in s.
 
         Raises:
-            TimedOutError: if no time is left.
+            TimedOutError: if the time is over.
             WorkerDiedError: if the worker ended instead.
-            BadFrameError: if it sent what is no message, or one that is too long.
+            BadFrameError: if it sent an invalid or too long frame.
         """
         while (message := self._next()) is None:
             left = remaining()
@@ -131,11 +131,11 @@ class WorkerPipes:
         return message
 
     def last_words(self, characters: int = 2000) -> str:
-        """Return the end of what the worker and its libraries printed."""
+        """Return the end of the output of the worker and its libraries."""
         return self._log.decode(errors="replace").strip()[-characters:]
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for the end of the process, hear it out, and return its exit code."""
+        """Wait for the end of the process, read its remaining output, and return its exit code."""
         end = time.monotonic() + seconds
         while self.alive and (left := end - time.monotonic()) > 0:
             self._hear()
@@ -145,22 +145,22 @@ class WorkerPipes:
         return self._process.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, and not to what it started."""
+        """Send a signal to the process, not to its children."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it and everything it started, at once; further calls do nothing."""
+        """Kill the process and its children; further calls do nothing."""
         if self._talk.closed:
             return
         self._requests.close()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        # One that waits for a hung driver cannot be killed; the next one will tell.
+        # A process that waits for a hung driver cannot be killed; the next worker will notice.
         self.wait(10)
         self.forget()
 
     def close(self, patience_s: float = 10) -> None:
-        """Let it end by itself; kill it if it does not."""
+        """Let the process end by itself, and kill it if it does not."""
         self._forget_requests()
         self._requests.close()
         self.wait(patience_s)
@@ -173,7 +173,7 @@ class WorkerPipes:
             pipe.close()
 
     def _next(self) -> Message | None:
-        """Take a frame from what was received."""
+        """Take a frame from the received bytes."""
         if len(self._received) < HEADER.size:
             return None
         (size,) = HEADER.unpack_from(self._received)
@@ -192,7 +192,7 @@ class WorkerPipes:
         return message
 
     def _move(self, seconds: float) -> bool:
-        """Move bytes through the pipes; return whether there were any."""
+        """Transfer bytes through the pipes, and return whether there were any."""
         ready = [key.fileobj for key, _ in self._selector.select(seconds)]
         if self._talk in ready:
             self._hear()
@@ -214,8 +214,8 @@ class WorkerPipes:
             self._selector.unregister(self._requests)
 
     def _hear(self) -> None:
-        """Read what the worker printed, so that it never waits for it or fails on a full disk."""
-        for _ in range(64):  # one that talks without end must not hold up the caller
+        """Read the worker's output, so that it never blocks or fails on a full disk."""
+        for _ in range(64):  # endless output must not block the caller
             chunk = None if self._talk.closed else self._talk.read(1 << 16)
             if chunk is None:
                 return
@@ -241,7 +241,7 @@ _RUNNING: weakref.WeakSet[WorkerPipes] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """Close what a fork inherited: a worker whose pipes a copy holds open would outlive us."""
+    """Close inherited pipes in a forked copy, which would otherwise keep the worker alive."""
     for pipes in list(_RUNNING):
         pipes.forget()
 
@@ -261,8 +261,9 @@ HEADER = struct.Struct("<Q")
 def own_pipes() -> tuple[IO[bytes], IO[bytes]]:
     """Return a worker's requests and answers.
 
-    From here on stdin is empty, and what is printed goes to stderr.
+    From here on stdin is empty, and printed text goes to stderr.
     """
+    # Libraries print to stdout, which would break the frames: duplicates carry the frames.
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -283,7 +284,7 @@ def read_frame(stream: IO[bytes]) -> Message:
     """Read a message from a blocking stream.
 
     Raises:
-        EOFError: if it was closed.
+        EOFError: if the stream was closed.
     """
     (size,) = HEADER.unpack(_exactly(stream, HEADER.size))
     message: Message = json.loads(_exactly(stream, size))
@@ -307,7 +308,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
     return b"".join(chunks)
 
 
-# Words for how a process ended, and which errors mean that memory ran out.
+# Descriptions of how a process ended, and detection of out-of-memory errors.
 
 
 OUT_OF_MEMORY = re.compile(
@@ -319,18 +320,18 @@ OUT_OF_MEMORY = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception means that memory ran out or its limit was met."""
+    """Return whether an exception means that memory, or its limit, was exhausted."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"MemoryError", "OutOfMemoryError"}) or tells_out_of_memory(str(error))
 
 
 def tells_out_of_memory(text: str) -> bool:
-    """Return whether a library's words say that memory ran out."""
+    """Return whether a library's message means that memory ran out."""
     return OUT_OF_MEMORY.search(text) is not None
 
 
 def describe_exit(code: int) -> str:
-    """Return how a process ended, for instance "killed by SIGSEGV"."""
+    """Describe how a process ended, for instance "killed by SIGSEGV"."""
     if code >= 0:
         return f"exit code {code}"
     hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
@@ -338,7 +339,7 @@ def describe_exit(code: int) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, also of one that Python does not know."""
+    """Return the name of a signal, also one that Python does not know."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,21 +1,21 @@
-"""The sandbox of a process that reads a stranger's file: no writing, no network, no programs.
+"""The sandbox of a process that reads an untrusted file: no writing, no network, no programs.
 
-Three mechanisms of Linux that need no privileges, each of which may be refused by a kernel, a
-container or a policy; what stands is tried out and told, never assumed:
+It uses three unprivileged mechanisms of Linux, each of which a kernel, a container or a policy may
+refuse; which of them work is tested and reported, never assumed:
 
-* **Landlock** (kernel 5.13): files are written, made, moved and removed in one folder only; no
-  program is started; newer ones add TCP, sockets by name and signals.
-* **A network namespace** without interfaces, in a user namespace where that is needed.
-* **seccomp**: the system calls by which a process reaches others, the network or the kernel, those
-  that change what Landlock leaves alone (modes, times and owners of files), and those that start
-  programs.
+* **Landlock** (kernel 5.13): files are written, created, moved and removed in one folder only; no
+  program is started; newer versions cover TCP, abstract sockets and signals.
+* **A network namespace** without interfaces, in a user namespace where needed.
+* **seccomp** refuses system calls by which a process reaches other processes, the network or the
+  kernel, those that change what Landlock does not cover (modes, times and owners of files), and
+  those that start programs.
 
-All are inherited by threads and children and cannot be given back. Landlock and the namespace hold
-for the calling thread and what it starts: enter before a framework is imported.
+All are inherited by threads and children, and are irrevocable. Landlock and the namespace apply to
+the calling thread and its descendants: enter the sandbox before a framework is imported.
 
-Reading is not walled: the process starts before its file is known and serves many, libraries lie
-anywhere, and Landlock has no exceptions inside of what it allows. What was read has no way out but
-the answer.
+Reading is not restricted: the process starts before its file is known and serves many files,
+libraries are anywhere, and Landlock has no exceptions within an allowed folder. Data that was read
+can only leave by the answer.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ OTHER_SYSTEM = "only Linux has it"
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What a process can no longer do.
+    """The restrictions of a process.
 
     Attributes:
-        refused: of "writing files", "the network" and "starting programs", those that were tried
+        refused: those of "writing files", "the network" and "starting programs" that were tried
             and refused.
-        active: mechanisms that the kernel accepted, with their version.
-        missing: by mechanism that it did not accept, the reason.
+        active: mechanisms that the kernel accepted, with their versions.
+        missing: reason by mechanism that the kernel did not accept.
     """
 
     refused: tuple[str, ...] = ()
@@ -55,35 +55,35 @@ class Sandbox:
 
     @property
     def open_ways(self) -> tuple[str, ...]:
-        """What the process can still do."""
+        """Actions that are still possible."""
         return tuple(way for way in ATTEMPTS if way not in self.refused)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data, for `from_dict`."""
+        """Return JSON-ready data that `from_dict` reads."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Sandbox:
-        """Return what `to_dict` was called on."""
+        """Return the sandbox of a document that `to_dict` made."""
         return cls(tuple(document["refused"]), tuple(document["active"]), document["missing"])
 
 
 def enter_sandbox(folder: Path) -> Sandbox:
-    """Take from this process what a conversion does not need; what the kernel refuses is missing.
+    """Drop privileges that a conversion does not need, as far as the kernel allows it.
 
     Args:
-        folder: the only one in which files may be written from here on.
+        folder: the only folder in which files may be written from now on.
     """
     if sys.platform != "linux":
         return Sandbox(missing=dict.fromkeys(MECHANISMS, OTHER_SYSTEM))
     active, missing = [], {}
     enter: dict[str, Callable[[], str]] = {
-        NAMESPACE: _leave_network,  # first: the others take what it needs
+        NAMESPACE: _leave_network,  # first: the others refuse the calls that it needs
         LANDLOCK: lambda: _protect_files(folder),
         SECCOMP: _filter_calls,
     }
     with contextlib.suppress(OSError):
-        _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # without it, the kernel refuses the others
+        _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # the others require it
     for name, step in enter.items():
         try:
             version = step()
@@ -107,23 +107,23 @@ def _is_refused(attempt: Callable[[Path], None], folder: Path) -> bool:
 
 
 def _write_beside(folder: Path) -> None:
-    """Make a folder beside our own, which lies where we may."""
-    beside = folder.with_name(f"{folder.name}-beside")
-    beside.mkdir()
-    beside.rmdir()
+    """Create a folder next to the allowed one, where the process otherwise has permission."""
+    outside = folder.with_name(f"{folder.name}-beside")
+    outside.mkdir()
+    outside.rmdir()
 
 
 def _connect(folder: Path) -> None:
-    """Send a datagram's address into the discard port of this machine; nothing is sent."""
+    """Connect a datagram socket to the discard port of this machine; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.connect(("127.0.0.1", 9))
 
 
 def _start_program(folder: Path) -> None:
-    """Start this interpreter in a child, which ends before it does anything."""
+    """Start this interpreter in a child, which exits at once."""
     try:
         child = os.fork()
-    except OSError as error:  # no process, no program
+    except OSError as error:  # without a process no program starts either
         raise PermissionError(errno.EPERM, "refused") from error
     if not child:
         with contextlib.suppress(OSError):
@@ -153,7 +153,7 @@ def _call(function: str, *arguments: Any) -> int:
     """Call a function of the C library.
 
     Raises:
-        OSError: with its reason.
+        OSError: if the call fails.
     """
     library = ctypes.CDLL(None, use_errno=True)
     plain = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
@@ -165,7 +165,7 @@ def _call(function: str, *arguments: Any) -> int:
 
 
 def _capabilities() -> tuple[Any, tuple[int, ...]]:
-    """Return the header for `capset`, and the sets as the kernel gives them."""
+    """Return the header for `capset`, and the present capability sets."""
     header = ctypes.create_string_buffer(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), 8)
     held = ctypes.create_string_buffer(24)
     _call("capget", header, held)
@@ -173,7 +173,7 @@ def _capabilities() -> tuple[Any, tuple[int, ...]]:
 
 
 def _drop_capabilities() -> None:
-    """Keep of root's rights only that to read what belongs to others."""
+    """Drop root's capabilities, except that to read files of other users."""
     header, (_, permitted, *_) = _capabilities()
     kept = permitted & 1 << CAP_DAC_READ_SEARCH
     _call("capset", header, struct.pack("=6I", kept, kept, 0, 0, 0, 0))
@@ -192,7 +192,7 @@ def _leave_network() -> str:
             words = "a user namespace would take the right to read what belongs to others"
             raise OSError(errno.EPERM, words) from error
         _call("unshare", CLONE_NEWUSER | CLONE_NEWNET)
-        with contextlib.suppress(OSError):  # without it our name is "nobody", our rights the same
+        with contextlib.suppress(OSError):  # otherwise the user is "nobody", with the same rights
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
@@ -202,21 +202,21 @@ def _leave_network() -> str:
 # --- Landlock --------------------------------------------------------------------------------
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-"""Equal on all architectures."""
+"""Numbers of the system calls, equal on all architectures."""
 
 RULE_PATH_BENEATH = 1
 EXECUTE, WRITE_FILE, TRUNCATE = 1 << 0, 1 << 1, 1 << 14
 READING = 1 << 2 | 1 << 3
 FILES_BY_ABI = (0, (1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1)
-"""Accesses to files that a version knows; from the last on they are the same."""
+"""Known file accesses by version; later versions have those of the last."""
 
 TCP = 1 << 0 | 1 << 1
 SCOPES = 1 << 0 | 1 << 1
-"""Sockets by name, and signals, of processes outside."""
+"""Abstract sockets and signals of processes outside the sandbox."""
 
 
 def _protect_files(folder: Path) -> str:
-    """Let files be written in one folder, and to the null device."""
+    """Restrict writing to one folder and the null device."""
     if len(os.listdir("/proc/self/task")) > 1:
         raise OSError(errno.EBUSY, "other threads of the process run already")
     abi = _call("syscall", CREATE_RULESET, None, 0, 1)
@@ -248,17 +248,17 @@ def _allow(rules: int, path: Path, accesses: int) -> None:
 X86_64, AARCH64 = 0, 1
 MACHINES = {"x86_64": (X86_64, 0xC000003E), "aarch64": (AARCH64, 0xC00000B7)}
 NEWEST = 462
-"""Last system call that was looked at for the table below. A later one does not exist here, as on
-an older kernel: libraries know how to go on without."""
+"""Last system call that the table below considers. Later ones fail as on an older kernel, for
+which libraries have fallbacks."""
 
 NONE = -1
 REFUSED: dict[str, tuple[int, int]] = {
-    # the network; pairs of sockets, which lead nowhere, are left
+    # the network; socket pairs, which reach no other process, are allowed
     "socket": (41, 198),
     # programs
     "execve": (59, 221),
     "execveat": (322, 281),
-    # what Landlock leaves alone: modes, owners, times, attributes, files by their path
+    # not covered by Landlock: modes, owners, times, attributes, files by their path
     "chmod": (90, NONE),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -301,7 +301,7 @@ REFUSED: dict[str, tuple[int, int]] = {
     "msgctl": (71, 187),
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
-    # keys, tracing, and asynchronous calls, which no filter sees
+    # keys, tracing, and asynchronous calls, which filters cannot see
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -355,13 +355,13 @@ REFUSED: dict[str, tuple[int, int]] = {
     "lsm_set_self_attr": (460, 460),
 }
 ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}
-"""Their flags lie in memory, where no filter looks; the C library goes on with the older call."""
+"""System calls whose flags are in memory, invisible to filters; the C library falls back."""
 
 CLONE, OPEN, OPENAT, IOCTL = (56, 220), (2, NONE), (257, 56), (16, 29)
 OWN_PROCESS_ONLY = {"kill": (62, 129), "tgkill": (234, 131)}
 OWN_OR_ZERO = {"prlimit64": (302, 261)}
 TERMINAL_CALLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-"""Is it a terminal, how wide, how much is there, do not block, close in children or do not."""
+"""Requests: is it a terminal, its width, available bytes, non-blocking, close on exec or not."""
 
 
 def _filter_calls() -> str:
@@ -380,7 +380,7 @@ def _filter_calls() -> str:
 LOAD, EQUAL, ABOVE, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x25, 0x45, 0x54, 0x06
 ALLOW = 0x7FFF0000
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
-"""Offsets in `struct seccomp_data`; the low half of an argument comes first."""
+"""Offsets in `struct seccomp_data`; the low half of an argument is first."""
 
 
 def _instructions(machine: int, architecture: int) -> list[bytes]:
@@ -412,7 +412,7 @@ def _instructions(machine: int, architecture: int) -> list[bytes]:
 
 
 def _truncates(refuse: bytes) -> list[bytes]:
-    """Refuse to empty a file that is opened for reading, which early Landlock does not see."""
+    """Refuse to truncate a file on opening it for reading, which early Landlock does not cover."""
     flags = os.O_TRUNC | os.O_ACCMODE
     return [_line(AND, flags), *_if(EQUAL, os.O_TRUNC | os.O_RDONLY, [refuse])]
 
@@ -422,7 +422,7 @@ def _among(values: tuple[int, ...], answer: bytes) -> list[bytes]:
 
 
 def _if(test: int, value: int, body: list[bytes]) -> list[bytes]:
-    """Run a body, which ends in an answer, if a test holds."""
+    """Run a body, which ends with a verdict, if a test holds."""
     if value == NONE:
         return []
     return [_line(test, value, 0, len(body)), *body]

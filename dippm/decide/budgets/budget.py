@@ -1,4 +1,4 @@
-"""`Budget`: what one model may cost; read from a TOML file of the user.
+"""`Budget`: upper limits of what one model costs, read from a TOML file of the user.
 
     [defaults]                       # of all models
     device = "A100"
@@ -44,11 +44,11 @@ _FORM = re.compile(r"(?P<number>\d{1,6}(\.\d{1,6})?) *(?P<unit>%|sd)")
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How much more than its baseline a quantity may be.
+    """How far a quantity may exceed its baseline.
 
     Attributes:
-        number: of per cent, or of standard deviations of the interval, which is taken as that of
-            the logarithm; a quantity without an interval has none, and may not grow at all.
+        number: per cent, or standard deviations of the logarithm as its interval states them; a
+            quantity without an interval then may not grow at all.
         unit: "%" or "sd".
     """
 
@@ -74,11 +74,11 @@ class Tolerance:
         return f"{self.number:g}{self.unit}"
 
     def most(self, baseline: float, interval: Interval | None) -> float:
-        """Return the most that a quantity may be.
+        """Return the largest value that a quantity may have.
 
         Args:
-            baseline: what it was.
-            interval: of what it is.
+            baseline: former value.
+            interval: interval of the present value.
         """
         if self.unit == "%":
             return baseline * (1 + self.number / 100)
@@ -99,26 +99,26 @@ CONDITIONS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("input", "framework", "checkpoint"), _TEXT),
     **KINDS,
 }
-"""Arguments of `dippm.predict`, and what they may be here."""
+"""Arguments of `dippm.predict` → the types that a file may give them."""
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,80}")
 _ENTRY = re.compile(r"\w+(\.\w+)*:\w+")
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one model may cost.
+    """Upper limits of what one model costs.
 
     Attributes:
-        name: of the model, in the file.
-        model: path or name of it; "" if `python` makes it.
-        python: "package.module:function", which returns a module; "" without.
+        name: name of the model in the file.
+        model: path or name of the model; "" if `python` makes it.
+        python: "package.module:function" that returns a module; "" without one.
         conditions: arguments of `dippm.predict`.
-        limits: most by quantity of `QUANTITIES`; of the slice a name.
-        at: what has to hold to a limit: "upper", the upper end of the 90 % interval, or "value",
-            the prediction; of the memory it is the 99 % bound either way.
-        tolerance: against a baseline.
-        line: where it stands in the file, from 1.
-        folder: of the file, where paths begin.
+        limits: upper limit by quantity of `QUANTITIES`; a name for the slice.
+        at: value that is compared with a limit: "upper", the upper end of the 90 % interval, or
+            "value", the prediction. For memory it is always the 99 % bound.
+        tolerance: tolerance against a baseline.
+        line: line in the file, from 1.
+        folder: folder of the file, to which paths are relative.
     """
 
     name: str
@@ -133,11 +133,11 @@ class Budget:
 
 
 def read_budgets(path: str | os.PathLike[str]) -> tuple[Budget, ...]:
-    """Return the budgets of a TOML file, see the top of this module.
+    """Return the budgets of a TOML file in the format that the top of this module shows.
 
     Raises:
-        BudgetError: if the file cannot be read or is no small TOML file, or a table, key, quantity
-            or value in it is none.
+        BudgetError: if the file cannot be read or is no small TOML file, or if a table, key,
+            quantity or value in it is not valid.
     """
     table, what, text = read_toml(
         path,
@@ -237,7 +237,7 @@ def _known(table: Mapping[str, Any], names: tuple[str, ...], where: str) -> None
 
 
 def _line(name: str, text: str) -> int:
-    """Return the line where the table of a model begins; 1 if it is written in another way."""
+    """Return the line where the table of a model begins; 1 if it is not written as a table."""
     quoted = rf'(?:{re.escape(name)}|"{re.escape(name)}"|\'{re.escape(name)}\')'
     head = re.compile(rf"\s*\[\s*models\s*\.\s*{quoted}\s*[\].]")
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""`check`: models held to their budgets, and to what they were before."""
+"""`check`: compares models with their budgets and with a baseline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from dippm.api import predict
 from dippm.base.answer import Answer
 from dippm.base.files import beginning, shown
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.base.progress import stage
 from dippm.base.written import is_finite
@@ -32,17 +32,17 @@ BYTES_PER_PARAMETER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One quantity of a model beside what it may be.
+class QuantityCheck:
+    """One quantity of a model, compared with its limits.
 
     Attributes:
-        quantity: of `QUANTITIES`.
-        value: what it is; of the slice the smallest that will do; None if it is not known.
-        held: what was held to the limit: the upper end of an interval, or `value`.
-        limit: the most that `held` may be; None without a limit.
-        baseline: what `value` was; None without one.
-        most: the most that `value` may be beside the baseline; None without one.
-        reason: why it does not pass; "" if it does.
+        quantity: name in `QUANTITIES`.
+        value: predicted value; for "slice" the smallest one that suffices; None if not known.
+        held: value compared with the limit: the upper end of the interval, or `value`.
+        limit: largest allowed `held`; None without a limit.
+        baseline: former `value`; None without a baseline.
+        most: largest `value` that the baseline and its tolerance allow; None without a baseline.
+        reason: why the quantity fails; "" if it passes.
     """
 
     quantity: str
@@ -55,12 +55,12 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether it is within its limit and its baseline."""
+        """Whether the quantity is within its limit and its baseline."""
         return not self.reason
 
     @property
     def change_percent(self) -> float | None:
-        """Difference from the baseline; None without one, or of a slice."""
+        """Difference from the baseline in percent; None without one, and for a slice."""
         now, then = self.value, self.baseline
         if isinstance(now, str) or isinstance(then, str) or not now or not then:
             return None
@@ -83,44 +83,44 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A model beside its budget.
+class ModelCheck:
+    """One model, compared with its budget.
 
     Attributes:
-        budget: that it was held to.
-        findings: by quantity; empty if it could not be predicted.
-        prediction: None if there is none.
-        error: why not.
+        budget: the budget.
+        findings: result for each quantity; empty if the model could not be predicted.
+        prediction: prediction of the model; None if it failed.
+        error: why it failed; None otherwise.
     """
 
     budget: Budget
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[QuantityCheck, ...] = ()
     prediction: Prediction | None = None
     error: DippmError | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether it was predicted, and every quantity passes."""
+        """Whether the model was predicted and every quantity passes."""
         return self.error is None and all(finding.passed for finding in self.findings)
 
     @property
     def why_not(self) -> str:
-        """Why it could not be predicted, and the next step; "" if it was."""
+        """Why the model could not be predicted, and the next step; "" if it was."""
         return f"{self.error.message}. {self.error.hint}".strip() if self.error else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data, without operators."""
         p = self.prediction
-        told = None if p is None else p.to_dict()
+        document = None if p is None else p.to_dict()
         return {
             "name": self.budget.name,
             "model": self.budget.python or Path(self.budget.model).name,
             "line": self.budget.line,
             "at": self.budget.at,
             "tolerance": str(self.budget.tolerance),
-            "conditions": told and told["conditions"],
-            "checkpoint": told and told["provenance"]["checkpoint"],
-            "verify": told and told["verify"],
+            "conditions": document and document["conditions"],
+            "checkpoint": document and document["provenance"]["checkpoint"],
+            "verify": document and document["verify"],
             "passed": self.passed,
             "error": self.error and self.error.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
@@ -129,16 +129,16 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Check(Answer):
-    """All models of a file beside their budgets.
+    """All models of a file, compared with their budgets.
 
     Attributes:
-        models: in the order of the file.
-        file: of the budgets, as it was given.
-        baseline: the file that models were held against; "" without.
-        remarks: what the reader should know, such as models that the baseline lacks.
+        models: result for each model, in the order of the file.
+        file: path of the budgets, as given.
+        baseline: path of the baseline; "" without one.
+        remarks: further remarks, such as models that the baseline lacks.
     """
 
-    models: tuple[Checked, ...]
+    models: tuple[ModelCheck, ...]
     file: str
     baseline: str = ""
     remarks: tuple[str, ...] = ()
@@ -149,8 +149,8 @@ class Check(Answer):
         return all(model.passed for model in self.models)
 
     @property
-    def failures(self) -> Iterator[tuple[Checked, str, str]]:
-        """Yield model, quantity ("" if there is no prediction) and reason of what fails."""
+    def failures(self) -> Iterator[tuple[ModelCheck, str, str]]:
+        """Yield (model, quantity, reason) of every failure; quantity is "" without a prediction."""
         for model in self.models:
             if model.error is not None:
                 yield model, "", model.why_not
@@ -159,10 +159,10 @@ class Check(Answer):
                     yield model, finding.quantity, finding.reason
 
     def raise_if_not(self) -> Check:
-        """Return itself if every model passes.
+        """Return the check if every model passes.
 
         Raises:
-            BudgetError: that names what does not.
+            BudgetError: if one does not; names every failure.
         """
         failed = [f"{m.budget.name}: {why}" for m, _, why in self.failures]
         if failed:
@@ -173,15 +173,16 @@ class Check(Answer):
         return self
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat mapping per quantity of each model; one of a model without prediction."""
+        """Return one flat mapping per model and quantity, one for a model without prediction."""
         return [
             {"model": model.budget.name, **finding.to_dict()}
             for model in self.models
-            for finding in model.findings or [Finding("prediction", None, reason=model.why_not)]
+            for finding in model.findings
+            or [QuantityCheck("prediction", None, reason=model.why_not)]
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-ready data; it is a baseline for later."""
+        """Return everything as JSON-ready data, which can serve as a baseline."""
         return {
             "passed": self.passed,
             "file": self.file,
@@ -200,22 +201,22 @@ def check(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
 ) -> Check:
-    """Predict models, and hold them to budgets and to a baseline.
+    """Predict models and compare them with budgets and a baseline.
 
-    A model that cannot be read or predicted does not pass, and leaves the others alone. A quantity
-    with a limit that cannot be had does not pass either.
+    A model that cannot be read or predicted fails, and the others are still checked. A quantity
+    that has a limit and cannot be predicted fails as well.
 
     Args:
-        budgets: a TOML file, see `dippm.decide.budgets.budget`, or ready ones.
-        baseline: what an earlier check said: its JSON document, as a file or as data.
-        tolerance: "5%" or "2sd", in place of those of the file.
+        budgets: path of a TOML file, see `dippm.decide.budgets.budget`, or `Budget` objects.
+        baseline: JSON document of an earlier check, as a path or as data.
+        tolerance: "5%" or "2sd", which replaces the tolerances of the file.
         trust: allow model files that can run code when they are read, and `python` entries, which
             are code.
-        timeout_s: of each conversion.
-        memory_limit_mb: of each conversion.
+        timeout_s: time limit of each conversion in s.
+        memory_limit_mb: memory limit of each conversion in MiB.
 
     Raises:
-        BudgetError: if file, baseline or tolerance is none.
+        BudgetError: if the file, the baseline or the tolerance is not valid.
     """
     is_file = isinstance(budgets, str | os.PathLike)
     asked = read_budgets(budgets) if isinstance(budgets, str | os.PathLike) else tuple(budgets)
@@ -225,7 +226,7 @@ def check(
     found = []
     for number, budget in enumerate(asked, 1):
         with stage(f"{number} of {len(asked)}: {printable(budget.name)}"):
-            found.append(_checked(budget, before.get(budget.name), ours, limits))
+            found.append(_check_model(budget, before.get(budget.name), ours, limits))
     return Check(
         tuple(found),
         os.fspath(budgets) if is_file else "",  # type: ignore[arg-type]
@@ -235,7 +236,7 @@ def check(
 
 
 def quantities(p: Prediction) -> dict[str, float | str | None]:
-    """Return what a prediction says of each quantity; the memory is the 99 % bound."""
+    """Return the predicted value of each quantity; for memory the 99 % bound."""
     return {
         "latency_ms": p.latency_ms,
         "memory_mb": p.memory_bound_mb,
@@ -246,33 +247,33 @@ def quantities(p: Prediction) -> dict[str, float | str | None]:
     }
 
 
-def held_to(p: Prediction, quantity: str, at: str) -> float | str | None:
-    """Return what is held to the limit of a quantity, see `Budget.at`."""
+def compared_value(p: Prediction, quantity: str, at: str) -> float | str | None:
+    """Return the value that is compared with the limit of a quantity, see `Budget.at`."""
     interval = _interval(p, quantity)
     if at == "upper" and interval is not None and quantity != "memory_mb":
         return interval.high
     return quantities(p)[quantity]
 
 
-def _checked(
+def _check_model(
     budget: Budget,
     before: Mapping[str, Any] | None,
     tolerance: Tolerance | None,
     limits: Mapping[str, Any],
-) -> Checked:
+) -> ModelCheck:
     try:
-        source = _made(budget, trust=limits["trust"]) if budget.python else budget.model
+        source = _build_model(budget, trust=limits["trust"]) if budget.python else budget.model
         prediction = predict(source, **budget.conditions, **limits)
         findings = tuple(
             _finding(budget, prediction, quantity, before, tolerance or budget.tolerance)
             for quantity in QUANTITIES
         )
     except DippmError as error:
-        return Checked(budget, error=error)
+        return ModelCheck(budget, error=error)
     except Exception as error:
         words = f"unexpected {type(error).__name__}: {shortened(str(error))}"
-        return Checked(budget, error=UnexpectedError(words, "Please report it with the model."))
-    return Checked(budget, findings, prediction)
+        return ModelCheck(budget, error=UnexpectedError(words, "Please report it with the model."))
+    return ModelCheck(budget, findings, prediction)
 
 
 def _finding(
@@ -281,17 +282,17 @@ def _finding(
     quantity: str,
     before: Mapping[str, Any] | None,
     tolerance: Tolerance,
-) -> Finding:
+) -> QuantityCheck:
     value, limit = quantities(p)[quantity], budget.limits.get(quantity)
     if quantity == "memory_mb" and limit is None and value is not None:
         limit = float(p.capacity_mb)
-    held = held_to(p, quantity, budget.at)
+    held = compared_value(p, quantity, budget.at)
     was = None if before is None else before.get(quantity)
     if quantity == "slice":
         return _slice_finding(p, limit, was)
     if value is None:
         reason = f"not known: {p.absent.get(quantity, p.absent.get('fits', ''))}" if limit else ""
-        return Finding(quantity, None, None, limit, was, None, reason)
+        return QuantityCheck(quantity, None, None, limit, was, None, reason)
     assert not isinstance(value, str)
     most, reasons = None, []
     if limit is not None and held > limit:  # type: ignore[operator]
@@ -303,10 +304,10 @@ def _finding(
             change = f"{100 * (value / was - 1):+.1f} %"
             was_words = f"{change} from {_figure(was, quantity)}, {tolerance} are tolerated"
             reasons.append(was_words)
-    return Finding(quantity, value, held, limit, was, most, "; ".join(reasons))
+    return QuantityCheck(quantity, value, held, limit, was, most, "; ".join(reasons))
 
 
-def _slice_finding(p: Prediction, limit: Any, was: Any) -> Finding:
+def _slice_finding(p: Prediction, limit: Any, was: Any) -> QuantityCheck:
     device = p.conditions.device
     value = p.mig.name if p.mig else None
     ranks = _ranks(device)
@@ -321,11 +322,11 @@ def _slice_finding(p: Prediction, limit: Any, was: Any) -> Finding:
             reasons.append(f"needs {value}, the limit is {limit}")
     if was in ranks and limit is None and (value is None or ranks[value] > ranks[was]):
         reasons.append(f"needs {value or 'more than any slice'}, before it was {was}")
-    return Finding("slice", value, value, limit, was, was, "; ".join(reasons))
+    return QuantityCheck("slice", value, value, limit, was, was, "; ".join(reasons))
 
 
 def _ranks(device: Device) -> dict[str, int]:
-    """Return the place of each slice, smallest memory first."""
+    """Return the rank of each slice by increasing memory."""
     by_size = sorted(device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count))
     return {profile.name: rank for rank, profile in enumerate(by_size)}
 
@@ -339,11 +340,11 @@ def _figure(value: Any, quantity: str) -> str:
     return f"{show(value)} {unit}" if unit else f"{value:,.0f}"
 
 
-def _made(budget: Budget, *, trust: bool) -> Any:
-    """Return what the function of a `python` entry returns.
+def _build_model(budget: Budget, *, trust: bool) -> Any:
+    """Return the model that the function of a `python` entry builds.
 
     Raises:
-        BudgetError: without trust, or if it cannot be had.
+        BudgetError: without trust, or if the function cannot be called.
     """
     if not trust:
         raise BudgetError(
@@ -366,10 +367,10 @@ def _made(budget: Budget, *, trust: bool) -> Any:
 
 
 def _baseline(given: Any) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return what a baseline says, by model and quantity, and its name.
+    """Return the values of a baseline by model and quantity, and its name.
 
     Raises:
-        BudgetError: if it is no document of `dippm check`.
+        BudgetError: if it is not a document of `dippm check`.
     """
     if given is None:
         return {}, ""
@@ -410,7 +411,7 @@ def _values(document: Any, what: str) -> dict[str, dict[str, Any]]:
 
 
 def _remarks(
-    found: Sequence[Checked], before: Mapping[str, Mapping[str, Any]], *, has_baseline: bool
+    found: Sequence[ModelCheck], before: Mapping[str, Mapping[str, Any]], *, has_baseline: bool
 ) -> Iterator[str]:
     if not has_baseline:
         return
@@ -423,11 +424,11 @@ def _remarks(
         if was is None:
             yield f"{name} is new: the baseline lacks it"
             continue
-        told = model.to_dict()
-        if told["error"] is not None or was["conditions"] is None:
+        document = model.to_dict()
+        if document["error"] is not None or was["conditions"] is None:
             continue
-        if was["checkpoint"] != told["checkpoint"]:
-            now = f"{shortened(str(was['checkpoint']))}, now {told['checkpoint']}"
+        if was["checkpoint"] != document["checkpoint"]:
+            now = f"{shortened(str(was['checkpoint']))}, now {document['checkpoint']}"
             yield f"{name}: the baseline is of {now}: a difference may be the predictor's"
-        if was["conditions"] != told["conditions"]:
+        if was["conditions"] != document["conditions"]:
             yield f"{name}: the baseline has other conditions"

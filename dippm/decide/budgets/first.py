@@ -1,4 +1,4 @@
-"""The first budgets of models: what they are predicted to cost today, and a margin."""
+"""First budgets of models: today's predicted cost plus a margin."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from dippm.api import predict
-from dippm.base.numbers import decimals
+from dippm.base.number_format import decimals
 from dippm.base.written import is_finite
-from dippm.decide.budgets.checking import held_to
+from dippm.decide.budgets.checking import compared_value
 from dippm.errors import BudgetError
 from dippm.model.frontends.named import is_name
 
 LIMITED = ("latency_ms", "memory_mb", "energy_j", "parameters", "macs")
 COUNTS = ("parameters", "macs")
-"""That are known exactly, and need no margin."""
+"""Quantities that are known exactly and need no margin."""
 
 
 def first_budgets(
@@ -27,17 +27,17 @@ def first_budgets(
     conditions: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> dict[str, Any]:
-    """Return the content of a file of budgets, each limit that of today's prediction and a margin.
+    """Return the content of a budget file: each limit is today's prediction plus a margin.
 
     Args:
-        models: paths or names.
-        folder: of the file that will be written; paths in it begin there.
-        margin_percent: on top of what is predicted; parameters and MACs have none.
-        conditions: arguments of `dippm.predict`, for all.
+        models: paths or names of models.
+        folder: folder of the file to be written, to which its paths are relative.
+        margin_percent: margin over the prediction; parameters and MACs have none.
+        conditions: arguments of `dippm.predict` for all models.
         trust: see `dippm.predict`.
 
     Raises:
-        BudgetError: if there is no model, or the margin is none.
+        BudgetError: if no model is given, or the margin is not valid.
         DippmError: as `predict` does.
     """
     if not (is_finite(margin_percent) and 0 <= margin_percent <= 1_000):
@@ -48,14 +48,14 @@ def first_budgets(
         p = predict(model, **asked, trust=trust)
         limits: dict[str, Any] = {}
         for quantity in LIMITED:
-            held = held_to(p, quantity, "upper")
+            held = compared_value(p, quantity, "upper")
             if quantity in COUNTS:
                 limits[quantity] = held
             elif isinstance(held, float):
-                limits[quantity] = _rounded_up(held * (1 + margin_percent / 100))
+                limits[quantity] = _round_up(held * (1 + margin_percent / 100))
         if p.mig is not None:
             limits["slice"] = p.mig.name
-        found[_name(model, found)] = {"model": _written(model, folder), "limits": limits}
+        found[_name(model, found)] = {"model": _relative_path(model, folder), "limits": limits}
     if not found:
         raise BudgetError("no model was given", "Name files or models after the file of budgets.")
     return {"defaults": {**asked, "tolerance": "5%"}, "models": found}
@@ -69,8 +69,8 @@ def _name(model: str, taken: Mapping[str, Any]) -> str:
     return name
 
 
-def _written(model: str, folder: Path) -> str:
-    """Return a path as it is written into the file."""
+def _relative_path(model: str, folder: Path) -> str:
+    """Return a path relative to the file."""
     if is_name(model):
         return model
     path = Path(model).expanduser().absolute()
@@ -78,7 +78,7 @@ def _written(model: str, folder: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _rounded_up(value: float) -> float:
-    """Return a number with four significant digits, none below it."""
+def _round_up(value: float) -> float:
+    """Round a number up to four significant digits."""
     scale = float(10 ** decimals(value))
     return ceil(value * scale) / scale

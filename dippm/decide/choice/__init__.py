@@ -3,7 +3,7 @@
 from dippm.decide.choice.choice import Choice
 from dippm.decide.choice.contender import BY, By, Contender
 from dippm.decide.choice.limits import Limits
-from dippm.decide.choice.packing import Packed, Packing, pack, smallest_slice
+from dippm.decide.choice.packing import PackedModel, Packing, pack, smallest_slice
 from dippm.decide.choice.prices import Prices, read_prices
 from dippm.decide.choice.ranking import choose
 
@@ -13,7 +13,7 @@ __all__ = [
     "Choice",
     "Contender",
     "Limits",
-    "Packed",
+    "PackedModel",
     "Packing",
     "Prices",
     "choose",

@@ -1,4 +1,4 @@
-"""`Choice`: GPUs and slices for one model, ranked, with the reason for each that is no choice."""
+"""`Choice`: GPUs and slices for one model, ranked, with the reason why others are ruled out."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dippm.base.answer import Answer
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.choice.contender import COLUMN_OF, By, Contender
 from dippm.decide.choice.limits import Limits
-from dippm.decide.choice.probability import Uncertain, probabilities_first
+from dippm.decide.choice.probability import UncertainValue, probabilities_first
 from dippm.decide.pareto import pareto_front
 from dippm.estimate.prediction import Prediction
 
 RIVAL_SHARE = 0.5
 SAME_HARDWARE = 1.01
-"""Ratio of predictions for the same hardware below which they are one place."""
+"""Ratio of predictions for the same hardware below which they count as tied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,15 @@ class Choice(Answer):
     """Places to run a model on; `dippm.choose` makes it.
 
     Attributes:
-        source: what the model is called.
+        source: name of the model.
         conditions: batch, precision, mode and phase in a few words.
-        by: what they are ranked by. "size" takes the smallest memory, then the fewest
-            multiprocessors, whatever holds to the limits.
-        limits: what they have to hold to.
-        contenders: best first; then those that miss a limit or lack what they are ranked by, in the
-            same order; then what could not be predicted. By size all are in one order.
-        currency: of the prices; "" if nobody said.
+        by: quantity of the ranking. "size" ranks those within the limits by memory, then by
+            multiprocessors, the smallest first.
+        limits: limits that every place has to meet.
+        contenders: ranked places, best first; then those that miss a limit or lack the ranking
+            quantity, in the same order; then those without a prediction. By size all are in one
+            order.
+        currency: currency of the prices; "" if not given.
         priced: whether prices were given.
         emits: whether intensities of regions were given.
     """
@@ -65,17 +66,17 @@ class Choice(Answer):
 
     @property
     def ranked(self) -> tuple[Contender, ...]:
-        """Those that hold to every limit and have what they are ranked by, best first."""
+        """Contenders that meet every limit and have the ranking quantity, best first."""
         return tuple(c for c in self.contenders if _is_ranked(c, self.by))
 
     @property
     def best(self) -> Contender | None:
-        """The first of the ranking; None if nothing is ranked."""
+        """First of the ranking; None if nothing is ranked."""
         return next(iter(self.ranked), None)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The place of each of `ranked`, from 1; what reads the same has the same place."""
+        """Rank of each of `ranked`, from 1; values that print alike share a rank."""
         ranks: list[int] = []
         first: Contender | None = None
         for n, c in enumerate(self.ranked, 1):
@@ -88,16 +89,16 @@ class Choice(Answer):
 
     @property
     def best_ties(self) -> tuple[Contender, ...]:
-        """The others that have the first place, too."""
+        """Other contenders that share the first rank."""
         tied = zip(self.ranked, self.ranks, strict=True)
         return tuple(c for c, rank in tied if rank == 1 and c is not self.best)
 
     @property
     def rivals(self) -> tuple[Contender, ...]:
-        """Those that are about as likely to be really the first as the best, the likeliest first.
+        """Contenders about as likely to be truly the first as the best, the likeliest first.
 
-        They have half its probability at least. The rank follows the predicted values; of two that
-        are close the one with the wider interval can be the likelier.
+        Each has at least half its probability. Ranks follow the predicted values; if two are
+        close, the one with the wider interval can be the likelier.
         """
         best = self.best
         if best is None or best.probability_first is None:
@@ -112,36 +113,36 @@ class Choice(Answer):
 
     @property
     def fastest(self) -> Contender | None:
-        """The one with the least time per sample of those that hold the model, limits aside."""
+        """Contender with the least time per sample of those that hold the model, limits aside."""
         return self._least("throughput")
 
     @property
     def most_frugal(self) -> Contender | None:
-        """The one with the least energy per sample of those, where energy is predicted."""
+        """Contender with the least energy per sample among those, where energy is predicted."""
         return self._least("energy")
 
     @property
     def axes(self) -> tuple[str, str]:
-        """What the front weighs: latency, and cost, or energy where there are no prices."""
+        """Quantities of the Pareto front: latency, and cost, or energy without prices."""
         if self.by != "energy" and self.priced:
             return "latency_ms", "cost_per_million"
         return "latency_ms", "energy_per_sample_j"
 
     @property
     def front(self) -> tuple[Contender, ...]:
-        """Those that hold to the limits and are beaten by no other in both of `axes`."""
+        """Pareto front: contenders within the limits that no other beats in both `axes`."""
         known = [(c, self.position(c)) for c in self.contenders if c.feasible]
         both = [(c, at) for c, at in known if at is not None]
         return tuple(both[i][0] for i in pareto_front([at for _, at in both]))
 
     def position(self, c: Contender) -> tuple[float, float] | None:
-        """Return both of `axes`; None if one of them is absent."""
+        """Return a contender's values on both `axes`; None if one of them is absent."""
         x, y = map(c.estimate, self.axes)
         return None if x is None or y is None else (x.value, y.value)
 
     @property
     def predictions(self) -> tuple[Prediction, ...]:
-        """What was predicted, in the order of the contenders."""
+        """Predictions in the order of the contenders."""
         return tuple(c.prediction for c in self.contenders if c.prediction is not None)
 
     def reason(self, c: Contender) -> str | None:
@@ -157,10 +158,10 @@ class Choice(Answer):
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat mapping per contender, in their order.
 
-        "rank" counts from 1, is the same for what is predicted alike, and None for what is not
-        ranked, "reason" says why; "probability_first" is that of the hardware: a whole GPU and the
-        slice that is all of it share one; "error" has type, message and hint of what could not be
-        predicted.
+        "rank" counts from 1; ties share one, and it is None for a contender that is not ranked,
+        for which "reason" says why. "probability_first" is that of the hardware: a whole GPU and
+        the slice that is all of it share one. "error" has type, message and hint of a failed
+        prediction.
         """
         on_front = set(map(id, self.front))
         ranks = dict(zip(map(id, self.ranked), self.ranks, strict=True))
@@ -198,14 +199,14 @@ class Choice(Answer):
         }
 
     def warnings(self, of: Sequence[Contender] | None = None) -> dict[str, int]:
-        """Return the warnings of contenders (None: of all) and how many of them have each."""
+        """Return how many of the contenders (None: of all) have each warning."""
         asked = self.contenders if of is None else of
         found = (c.prediction.warnings for c in asked if c.prediction is not None)
         return dict(Counter(warning for warnings in found for warning in warnings).most_common())
 
     @property
     def verify(self) -> str | None:
-        """The line that checks the first place, see `Prediction.verify`."""
+        """Command line that checks the best contender, see `Prediction.verify`."""
         best = self.best and self.best.prediction
         return best.verify if best else None
 
@@ -249,7 +250,7 @@ def _is_ranked(c: Contender, by: By) -> bool:
 
 
 def _place(c: Contender, by: By) -> tuple[Any, ...]:
-    """Return where a contender stands: of what is equally good the smaller part of a GPU first."""
+    """Return the sort key of a contender; of equals the smaller part of a GPU comes first."""
     if by == "size":
         return (*c.size, c.name)
     burden = c.burden(by)
@@ -259,9 +260,9 @@ def _place(c: Contender, by: By) -> tuple[Any, ...]:
 
 
 def _places(ranked: Sequence[Contender], by: By) -> list[list[Contender]]:
-    """Return the ranked, those together that run on the same hardware and cannot be told apart.
+    """Group ranked contenders that run on the same hardware and tie.
 
-    Their errors are the same draw, so that the one predicted a little faster would always win.
+    Their errors share one draw, so the one predicted slightly faster would always win.
     """
     places: list[list[Contender]] = []
     for c in ranked:
@@ -275,7 +276,7 @@ def _places(ranked: Sequence[Contender], by: By) -> list[list[Contender]]:
 
 
 def _is_tie(first: Contender, c: Contender, by: By) -> bool:
-    """Return whether a place is shared: the values read the same, or the hardware is the same."""
+    """Return whether two contenders tie: their values print alike, or their hardware is one."""
     one, other = first.burden(by), c.burden(by)
     if one is None or other is None:
         return False
@@ -296,6 +297,8 @@ def _chances(ranked: Sequence[Contender], by: By) -> list[float]:
         burden, latency = c.burden(by), c.estimate("latency_ms")
         assert burden is not None
         places.append(
-            Uncertain.of(c.hardware, c.device.name, burden, latency or burden, measured=c.measured)
+            UncertainValue.of(
+                c.hardware, c.device.name, burden, latency or burden, measured=c.measured
+            )
         )
     return probabilities_first(places)

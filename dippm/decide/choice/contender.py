@@ -1,4 +1,4 @@
-"""`Contender`: a GPU or a slice that could run a model, and what running it there means."""
+"""`Contender`: a GPU or a slice that could run a model, with the predicted cost of doing so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMN_OF: Mapping[By, str] = {
     "cost": "cost_per_million",
     "carbon": "carbon_per_million_g",
 }
-"""Which quantity says how good a place is; of these the throughput alone should be large."""
+"""Column that each ranking compares; only the throughput is to be large."""
 MS_PER_HOUR = 3.6e6
 MILLION = 1e6
 ESTIMATES = (
@@ -47,27 +47,27 @@ class Contender(Answer):
     """A whole GPU or one slice of it, at one batch.
 
     Attributes:
-        name: of the GPU, and of the slice after it.
+        name: name of the GPU, followed by that of the slice.
         device: the GPU.
-        mig: the slice; None for the whole GPU, and for a slice whose figures are not known.
-        batch: samples per step; of several that were asked for the best one.
-        prediction: without operator tables; None if there is none.
-        error: why there is none; None if there is one.
-        misses: the limits that it does not hold to, in words.
-        vouched_by: the slice within it that holds to the limit on the latency where its own, wider
-            interval does not; None if there is no need or no such slice.
-        measured: whether the predictor learned from this GPU, or its owner calibrated it.
-        largest_batch: whose memory fits at 99 % confidence, within the limit on memory; None if not
-            even batch 1 does, or the memory is not predicted.
-        copies: how many such slices fit on one GPU side by side; 1 for the whole GPU.
-        processes: of the model that share the place; latency and energy are those of one, the
-            throughput is that of all, and each pays its part of the hour.
-        stranded_compute_slices: that nothing can use beside so many copies, for want of memory.
-        price_per_hour: in the currency of the prices; None without one.
-        dataset_size: samples of an epoch, for its cost; None if nobody said.
-        region: whose electricity it takes; None if nobody said.
-        probability_first: that its hardware is really the first of the ranking; None if it is not
-            ranked, or the order is no matter of chance.
+        mig: the slice; None for the whole GPU, and for a slice of unknown size.
+        batch: samples per step; the best one if several were requested.
+        prediction: prediction without operator tables; None if it failed.
+        error: why it failed; None otherwise.
+        misses: the limits that the contender misses, in words.
+        vouched_by: a smaller slice that meets the latency limit although the wider interval of this
+            contender does not; None if not needed or not found.
+        measured: whether the predictor was trained on this GPU, or its owner calibrated it.
+        largest_batch: largest batch that fits the memory and its limit at 99 % confidence; None if
+            not even batch 1 does, or the memory is not predicted.
+        copies: number of such slices that fit on one GPU; 1 for the whole GPU.
+        processes: processes of the model that share the place; latency and energy are per process,
+            the throughput is the total, and each pays its part of the hour.
+        stranded_compute_slices: compute slices left idle by so many copies, for lack of memory.
+        price_per_hour: price in the currency of the prices; None without one.
+        dataset_size: samples of an epoch, for its cost; None if not given.
+        region: region of the electricity; None if not given.
+        probability_first: probability that its hardware is truly the first of the ranking; None if
+            it is not ranked, or the ranking is not by a prediction.
     """
 
     name: str
@@ -90,12 +90,12 @@ class Contender(Answer):
 
     @property
     def feasible(self) -> bool:
-        """Whether it is predicted and holds to every limit."""
+        """Whether the contender is predicted and meets every limit."""
         return self.prediction is not None and not self.misses
 
     @property
     def memory_bound_mb(self) -> float | None:
-        """The 99 % bound of the memory in MiB; None if it is not predicted."""
+        """Upper 99 % bound of the memory in MiB; None if it is not predicted."""
         return None if self.prediction is None else self.prediction.memory_bound_mb
 
     @property
@@ -110,24 +110,24 @@ class Contender(Answer):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Usable memory and multiprocessors, by which the smaller of two places is told."""
+        """Usable memory and multiprocessors, by which places are ordered by size."""
         return self.capacity_mb, (self.mig.sm_count if self.mig else self.device.sm_count) or 0
 
     @property
     def share(self) -> float:
-        """Which part of the GPU it takes, 0 to 1."""
+        """Fraction of the GPU that is used, 0 to 1."""
         return 1.0 if self.mig is None else taken_fraction(self.mig, self.device)
 
     @property
     def hardware(self) -> str:
-        """Name of what runs: a slice of all multiprocessors and all memory is the whole GPU."""
+        """Name of the hardware: a slice of all multiprocessors and memory is the whole GPU."""
         mig, device = self.mig, self.device
         whole = (device.sm_count, device.memory_slices)
         is_whole = mig is None or (mig.sm_count, mig.memory_slices) == whole
         return device.name if is_whole else self.name
 
     def estimate(self, name: str) -> Estimate | None:
-        """Return one of ESTIMATES with its interval; None if it cannot be had.
+        """Return one of ESTIMATES with its interval; None if it is absent.
 
         latency_ms, energy_j, power_w, memory_mb   of a batch, as predicted
         samples_per_s, energy_per_sample_j   see `dippm.estimate.derived`; of all processes
@@ -154,14 +154,14 @@ class Contender(Answer):
                 return self._predicted(name)
 
     def burden(self, by: By) -> Estimate | None:
-        """Return what a choice keeps small: ms, ms or J per sample, cost or grams per million."""
+        """Return the quantity to minimise: ms, ms or J per sample, cost or grams per million."""
         if by == "throughput":
             latency = self._predicted("latency_ms")
             return latency and latency.scaled(1 / self.batch)
         return self.estimate(COLUMN_OF[by]) if by in COLUMN_OF else None
 
     def why_absent(self, name: str) -> str:
-        """Return why one of ESTIMATES cannot be had."""
+        """Return why one of ESTIMATES is absent."""
         if self.prediction is None:
             return self.error.message if self.error else "not predicted"
         if name.startswith("cost") and self.price_per_hour is None:
@@ -175,7 +175,7 @@ class Contender(Answer):
         return self.prediction.absent.get(target, "not predicted")
 
     def _steps(self, name: str) -> float | None:
-        """Return the steps that a cost is of."""
+        """Return the number of steps that a cost covers."""
         if name == "cost_per_step":
             return 1.0
         if name == "cost_per_million":
@@ -186,7 +186,7 @@ class Contender(Answer):
         return self.prediction.estimate(name) if self.prediction else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the one row of it."""
+        """Return the contender as a single row."""
         return [self.row()]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""What to say when no place is a choice: what comes nearest, and what would be met."""
+"""Error message when no place is feasible: the nearest one, and limits that could be met."""
 
 from __future__ import annotations
 
 from collections import Counter
 from math import ceil, floor, log10
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.decide.choice.choice import Choice
 from dippm.decide.choice.contender import Contender
 from dippm.errors import NothingFeasibleError
@@ -14,7 +14,7 @@ KEPT = "Every row, with its reason, is in the answer."
 
 
 def nothing_feasible(choice: Choice) -> NothingFeasibleError:
-    """Return the error of a choice that ranks nothing; it keeps the choice."""
+    """Return the error of a choice that ranks nothing; the error holds the choice."""
     predicted = [c for c in choice.contenders if c.prediction is not None]
     feasible = [c for c in predicted if c.feasible]
     if not predicted:
@@ -46,7 +46,7 @@ def _without_value(choice: Choice, feasible: list[Contender]) -> tuple[str, str]
 
 
 def _too_large(predicted: list[Contender]) -> tuple[str, str]:
-    """Say what the model needs, where memory is short everywhere."""
+    """Return message and hint where memory is short everywhere: what the model needs."""
     known = [c for c in predicted if c.memory_bound_mb is not None]
     if not known:
         return (
@@ -72,7 +72,7 @@ def _too_large(predicted: list[Contender]) -> tuple[str, str]:
 
 
 def _too_slow(choice: Choice, holding: list[Contender]) -> tuple[str, str]:
-    """Say what comes nearest of the places that hold the model but miss a limit."""
+    """Return message and hint where every place that holds the model misses a limit."""
     limits = choice.limits
     within = [c for c in holding if _bound_mb(c) <= limits.room_mb(c.capacity_mb)]
     if limits.max_memory_mb is not None and not within:
@@ -80,7 +80,7 @@ def _too_slow(choice: Choice, holding: list[Contender]) -> tuple[str, str]:
         return (
             f"nothing holds to max_memory_mb={limits.max_memory_mb:g}: the least is up to "
             f"{show(_bound_mb(least))} MB on {least.name}",
-            f"max_memory_mb={rounded_up(_bound_mb(least))} would do.",
+            f"max_memory_mb={round_up(_bound_mb(least))} would do.",
         )
 
     def slow_ms(c: Contender) -> float:
@@ -91,7 +91,7 @@ def _too_slow(choice: Choice, holding: list[Contender]) -> tuple[str, str]:
     if slow_ms(nearest) == float("inf") or limits.slo_ms is None:
         return f"nothing holds to the limits: {'; '.join(nearest.misses)}", ""
     at = "" if limits.slo_at == "value" else "up to "
-    hint = f"slo_ms={rounded_up(slow_ms(nearest))} would do"
+    hint = f"slo_ms={round_up(slow_ms(nearest))} would do"
     latency = nearest.estimate("latency_ms")
     if limits.slo_at == "upper" and latency and latency.value <= limits.slo_ms:
         hint += ', or slo_at="value", which takes the prediction without its interval'
@@ -106,7 +106,7 @@ def _bound_mb(c: Contender) -> float:
     return float("inf") if c.memory_bound_mb is None else c.memory_bound_mb
 
 
-def rounded_up(value: float) -> str:
-    """Return a number of three significant digits, or as many as its whole ones, not below it."""
+def round_up(value: float) -> str:
+    """Round up to three significant digits, but never to fewer than the integer digits."""
     step = 10.0 ** min(0, floor(log10(value)) - 2)
     return f"{ceil(value / step) * step:.12g}"

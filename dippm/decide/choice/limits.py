@@ -1,4 +1,4 @@
-"""`Limits`: what a GPU or slice has to hold to, and what a prediction misses of it."""
+"""`Limits`: limits of a choice, and which of them a prediction misses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.written import is_finite
 from dippm.errors import ConditionsError, ConstraintError
 from dippm.estimate.conditions import spelt
@@ -18,16 +18,16 @@ SLO_AT: tuple[SloAt, ...] = get_args(SloAt)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a choice; that the memory holds the model is always one.
+    """Limits of a choice; the capacity of the memory is always one.
 
     Attributes:
-        slo_ms: the latency of a batch, in ms; None for no limit.
-        slo_at: what has to hold to it: "upper" is the upper end of the 90 % interval, "value" the
-            predicted latency, which is exceeded about every second time where it is as large.
-        max_memory_mb: the 99 % bound of the memory, in MiB; None for no limit beside the capacity.
+        slo_ms: largest latency of a batch, in ms; None for no limit.
+        slo_at: value compared with `slo_ms`: "upper" is the upper end of the 90 % interval, "value"
+            the predicted latency, which the true one exceeds about every second time.
+        max_memory_mb: largest 99 % bound of the memory in MiB; None for the capacity alone.
 
     Raises:
-        ConstraintError: if a limit is no positive number, or `slo_at` is not known.
+        ConstraintError: if a limit is not a positive number, or `slo_at` is not known.
     """
 
     slo_ms: float | None = None
@@ -43,26 +43,26 @@ class Limits:
             raise ConstraintError(error.message, error.hint) from None
 
     def latency_ms(self, p: Prediction) -> float | None:
-        """Return the latency of a prediction that has to hold to the limit."""
+        """Return the latency that is compared with the limit."""
         interval = p.intervals.get("latency_ms")
         return p.latency_ms if interval is None or self.slo_at == "value" else interval.high
 
     def room_mb(self, capacity_mb: int) -> float:
-        """Return how much memory a model may need where `capacity_mb` are usable."""
+        """Return the memory in MiB that a model may need where `capacity_mb` are usable."""
         return min(capacity_mb, self.max_memory_mb or capacity_mb)
 
     def is_in_time(self, p: Prediction) -> bool:
-        """Tell whether a prediction holds to the limit on the latency."""
+        """Return whether a prediction meets the latency limit."""
         latency_ms = self.latency_ms(p)
         return self.slo_ms is None or (latency_ms is not None and latency_ms <= self.slo_ms)
 
     def misses(self, p: Prediction, capacity_mb: int, *, in_time: bool = False) -> Iterator[str]:
-        """Yield what a prediction misses, in words.
+        """Yield the limits that a prediction misses, in words.
 
         Args:
-            p: of a place that has `capacity_mb` of usable memory, in MiB.
-            capacity_mb: of the whole GPU, or of the slice.
-            in_time: whether it is known to hold to the limit on the latency.
+            p: the prediction.
+            capacity_mb: usable memory of the GPU or slice in MiB.
+            in_time: whether the latency limit is known to be met.
         """
         yield from self._memory_misses(p, capacity_mb)
         if self.slo_ms is None or in_time or self.is_in_time(p):

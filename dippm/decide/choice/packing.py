@@ -1,11 +1,11 @@
-"""`pack`: several models on one GPU, each on a MIG slice of its own, all side by side.
+"""`pack`: several models on one GPU, each on a MIG slice of its own.
 
-Every model is predicted on every slice. Of all ways to give models slices that go together
-(`dippm.devices.arrangements`), the one is taken that seats the most models; of these the one with
-the least geometric mean of latencies; of these the one that takes the least memory of the GPU. The
-search is exact: models one after the other, over the multisets of profiles that some arrangement
-has. Slices share neither multiprocessors nor memory, so each latency is that of the slice alone;
-the power limit and the host, which they do share, are not modelled.
+Every model is predicted on every slice. Of all assignments of models to slices that can coexist
+(`dippm.devices.arrangements`), the best places the most models; then has the least geometric mean
+of latencies; then takes the least memory of the GPU. The search is exact: dynamic programming over
+the models, with the multisets of profiles that occur in arrangements as states. Slices share
+neither multiprocessors nor memory, so each latency is that of the slice alone; the power limit and
+the host, which they do share, are not modelled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dippm.decide.choice.choice import Choice
 from dippm.decide.choice.contender import Contender
 from dippm.decide.choice.limits import Limits, SloAt
 from dippm.decide.choice.ranking import choose
-from dippm.devices import Device, Placement, arranged, arrangements, places
+from dippm.devices import Device, Placement, arrange, arrangements, places
 from dippm.errors import (
     ConditionsError,
     ConstraintError,
@@ -37,22 +37,22 @@ from dippm.estimate.place import DEFAULT_DEVICE, device_of
 Counts = tuple[int, ...]
 Score = tuple[int, int, int]
 STEPS_OF_LOG = 1e9
-"""In so many steps to 1 the logs of latencies are summed: whole numbers, so that the order of the
-models changes no sum and ties are ties."""
+"""Resolution at which logs of latencies are summed: as integers, so that the order of the models
+changes no sum and equal packings tie exactly."""
 MOST_MODELS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """A model, and where it goes.
+class PackedModel:
+    """A model and the slice that it is assigned to.
 
     Attributes:
-        source: what the model is called.
-        contender: the slice that it gets, with its prediction; None if it gets none.
-        placement: where the slice lies; None if it gets none.
-        slowdown: predicted latency there over that on the whole GPU; None if either is absent.
-        reason: why it gets none; "" if it gets one.
-        error: why it cannot be predicted at all; None if it can.
+        source: name of the model.
+        contender: the slice with its prediction; None if the model was left out.
+        placement: position of the slice; None if the model was left out.
+        slowdown: predicted latency over that on the whole GPU; None if either is absent.
+        reason: why the model was left out; "" if it was not.
+        error: why the model cannot be predicted at all; None if it can.
     """
 
     source: str
@@ -90,26 +90,26 @@ class Packing(Answer):
 
     Attributes:
         device: the GPU.
-        conditions: batch, precision, mode and phase in a few words, "" if nothing was predicted.
-        limits: that each model is held to.
-        models: in the order they were given.
-        warnings: of the predictions on the slices that were chosen, each once.
+        conditions: batch, precision, mode and phase in a few words; "" without a prediction.
+        limits: limits of every model.
+        models: the models in the order given.
+        warnings: warnings of the chosen predictions, each once.
     """
 
     device: Device
     conditions: str
     limits: Limits
-    models: tuple[Packed, ...]
+    models: tuple[PackedModel, ...]
     warnings: tuple[str, ...] = ()
 
     @property
-    def placed(self) -> tuple[Packed, ...]:
-        """The models that get a slice."""
+    def placed(self) -> tuple[PackedModel, ...]:
+        """Models that were assigned a slice."""
         return tuple(model for model in self.models if model.placement is not None)
 
     @property
-    def left_out(self) -> tuple[Packed, ...]:
-        """The models that get none, each with its reason."""
+    def left_out(self) -> tuple[PackedModel, ...]:
+        """Models without a slice, each with its reason."""
         return tuple(model for model in self.models if model.placement is None)
 
     @property
@@ -159,20 +159,20 @@ def pack(
     copies: int = 1,
     **options: Unpack[SliceOptions],
 ) -> Packing:
-    """Give each of several models a MIG slice of one GPU.
+    """Assign several models to MIG slices of one GPU.
 
     Args:
-        sources: as `dippm.predict` takes each, or a `Candidate` with its own input and batch; one
-            may occur several times.
+        sources: models as `dippm.predict` takes them, or `Candidate`s with their own input and
+            batch; one may occur several times.
         framework: see `dippm.predict`.
         slo_ms: see `dippm.choose`, as the next two.
-        slo_at: what has to hold to it.
-        max_memory_mb: most memory of each.
+        slo_at: value compared with `slo_ms`.
+        max_memory_mb: largest memory of each model.
         copies: processes of each model on its slice, see `dippm.choose`.
         **options: see `dippm.Options`; the device is a GPU with MIG.
 
     Raises:
-        ConstraintError: if no model is given, or a limit is none.
+        ConstraintError: if no model is given, or a limit is not valid.
         ConditionsError: if the GPU has no slices, or precision, mode, ... cannot be predicted.
         UnknownNameError: if a device or checkpoint is not known.
     """
@@ -186,18 +186,18 @@ def pack(
             f"{len(cases)} models cannot be packed", f"Give one to {MOST_MODELS:,} models."
         )
     limits = Limits(slo_ms, slo_at, max_memory_mb)
-    known: list[tuple[Candidate, _Asked]] = []
+    known: list[tuple[Candidate, _SliceChoice]] = []
     for case in cases:
         again = next((found for other, found in known if other == case), None)
-        known.append((case, again or _asked(case, framework, gpu, rest)))
+        known.append((case, again or _choose_slice(case, framework, gpu, rest)))
     asked = [found for _, found in known]
     taken = _best([found.choice for found in asked], gpu)
     seats = [(number, contender) for number, contender in enumerate(taken) if contender is not None]
-    where = arranged([c.mig.name for _, c in seats if c.mig], places(gpu))
+    where = arrange([c.mig.name for _, c in seats if c.mig], places(gpu))
     assert where is not None, "the multiset is that of an arrangement"
     at = {number: place for (number, _), place in zip(seats, where, strict=True)}
     models = tuple(
-        _packed(found, contender, at.get(number))
+        _packed_model(found, contender, at.get(number))
         for number, (found, contender) in enumerate(zip(asked, taken, strict=True))
     )
     conditions = next((found.choice.conditions for found in asked if found.choice), "")
@@ -206,34 +206,36 @@ def pack(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A model on every slice; no choice, and the error, if it cannot be predicted."""
+class _SliceChoice:
+    """The slices of one model; no choice but the error if the model cannot be predicted."""
 
     name: str
     choice: Choice | None
     error: DippmError | None = None
 
 
-def _asked(case: Candidate, framework: str | None, gpu: Device, rest: dict[str, Any]) -> _Asked:
+def _choose_slice(
+    case: Candidate, framework: str | None, gpu: Device, rest: dict[str, Any]
+) -> _SliceChoice:
     name = name_of(case.model)
     own = {"input": case.input, "batch": case.batches}
     given = rest | {key: value for key, value in own.items() if value is not None}
     try:
         choice = smallest_slice(case.model, case.framework or framework, device=gpu, **given)
     except NothingFeasibleError as error:
-        return _Asked(name, error.choice)
+        return _SliceChoice(name, error.choice)
     except ModelFileError as error:
-        return _Asked(name, None, error)
-    return _Asked(choice.source, choice)
+        return _SliceChoice(name, None, error)
+    return _SliceChoice(choice.source, choice)
 
 
 def _best(choices: Sequence[Choice | None], gpu: Device) -> list[Contender | None]:
-    """Return the contender of each model in the best packing, None for no slice.
+    """Return the contender of each model in the best packing; None for a model left out.
 
-    Of models that are equal the first has the larger slice.
+    Of equal models the first gets the larger slice.
     """
     profiles = [profile.name for profile in gpu.mig_profiles]
-    valid = {_counts(found, profiles) for found in ((), *arrangements(gpu))}
+    valid = {_profile_counts(found, profiles) for found in ((), *arrangements(gpu))}
     best: dict[Counts, tuple[Score, tuple[Contender | None, ...]]] = {
         (0,) * len(profiles): ((0, 0, 0), ())
     }
@@ -245,14 +247,14 @@ def _best(choices: Sequence[Choice | None], gpu: Device) -> list[Contender | Non
                 if c is not None and c.mig is not None:
                     index = profiles.index(c.mig.name)
                     now = (*counts[:index], counts[index] + 1, *counts[index + 1 :])
-                    scored = _with(score, c, c.mig.memory_slices)
+                    scored = _add_score(score, c, c.mig.memory_slices)
                 if now in valid and (now not in after or scored > after[now][0]):
                     after[now] = (scored, (*way, c))
         best = after
     return list(max(best.values(), key=lambda found: found[0])[1])
 
 
-def _with(score: Score, c: Contender, memory_slices: int) -> Score:
+def _add_score(score: Score, c: Contender, memory_slices: int) -> Score:
     latency = c.estimate("latency_ms")
     slower = round(STEPS_OF_LOG * math.log(latency.value)) if latency else 0
     return score[0] + 1, score[1] - slower, score[2] - memory_slices
@@ -262,28 +264,30 @@ def _feasible(choice: Choice | None) -> list[Contender]:
     return [c for c in choice.contenders if c.feasible and c.mig] if choice else []
 
 
-def _counts(found: Sequence[Placement], profiles: list[str]) -> Counts:
+def _profile_counts(found: Sequence[Placement], profiles: list[str]) -> Counts:
     names = [place.profile for place in found]
     return tuple(names.count(profile) for profile in profiles)
 
 
-def _packed(asked: _Asked, contender: Contender | None, place: Placement | None) -> Packed:
+def _packed_model(
+    asked: _SliceChoice, contender: Contender | None, place: Placement | None
+) -> PackedModel:
     choice = asked.choice
     if choice is None:
         reason = asked.error.message if asked.error else "not predicted"
-        return Packed(asked.name, reason=reason, error=asked.error)
+        return PackedModel(asked.name, reason=reason, error=asked.error)
     if contender is not None:
         slowdown = _slowdown(contender, choice)
-        return Packed(asked.name, contender, place, slowdown)
+        return PackedModel(asked.name, contender, place, slowdown)
     able = _feasible(choice)
     if able:
         smallest = min(able, key=lambda c: c.size)
         reason = f"{smallest.mig} would do, but there is no room beside the others"
-        return Packed(asked.name, reason=reason)
+        return PackedModel(asked.name, reason=reason)
     last = max((c for c in choice.contenders if c.mig), key=lambda c: c.size, default=None)
     why = choice.reason(last) if last else "no slice of this GPU is known"
     where = f"{last.mig}, the largest slice: " if last else ""
-    return Packed(asked.name, reason=f"{where}{why}")
+    return PackedModel(asked.name, reason=f"{where}{why}")
 
 
 def _slowdown(contender: Contender, choice: Choice) -> float | None:
@@ -312,18 +316,18 @@ def smallest_slice(
         source: see `dippm.predict`.
         framework: see `dippm.predict`.
         slo_ms: see `dippm.choose`, as the next two.
-        slo_at: what has to hold to it.
-        max_memory_mb: most memory.
+        slo_at: value compared with `slo_ms`.
+        max_memory_mb: largest memory.
         copies: processes of the model on a slice.
         **options: see `dippm.Options`; the device is a GPU with MIG.
 
     Returns:
-        Every slice, smallest first and the whole GPU last, each with its reason if it will not do;
-        `best` is the whole GPU where no slice will.
+        All slices, smallest first and the whole GPU last, each with the reason if it is ruled out;
+        `best` is the whole GPU if every slice is.
 
     Raises:
         ConditionsError: if the GPU has no slices.
-        NothingFeasibleError: if not even the whole GPU will do.
+        NothingFeasibleError: if not even the whole GPU suffices.
         DippmError: as `dippm.choose` does.
     """
     rest: dict[str, Any] = {**options}

@@ -1,4 +1,4 @@
-"""`Prices`: what an hour of a GPU, or of a slice, costs; from a TOML file of the user.
+"""`Prices`: hourly prices of GPUs and slices, from a TOML file of the user.
 
     currency = "EUR"
 
@@ -9,8 +9,8 @@
     [slices."A100-80GB"]
     "1g.10gb" = 0.35
 
-No price is known to DIPPM. A slice without a price of its own costs the part of its GPU
-that it takes, see `taken_fraction`. Devices are named as everywhere (`dippm devices`).
+DIPPM ships no prices. A slice without a price of its own costs its share of the GPU, see
+`taken_fraction`. Devices are named as everywhere (`dippm devices`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ MOST_BYTES = 64 << 10
 TABLES = ("currency", "per_hour", "slices")
 LONGEST_CURRENCY = 16
 LOWEST, HIGHEST = 1e-6, 1e9
-"""Prices of an hour, in any currency."""
+"""Range of hourly prices, in any currency."""
 EXAMPLE = "examples/prices.toml is a whole file."
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of an hour.
+    """Hourly prices.
 
     Attributes:
-        per_hour: by name of the device, in `currency`.
-        slices: by names of the device and of the slice.
-        currency: what the prices are in; "" if nobody said.
-        source: the file, for messages; "" without one.
+        per_hour: price by name of the device, in `currency`.
+        slices: price by names of the device and of the slice.
+        currency: currency of the prices; "" if not given.
+        source: path of the file, for messages; "" without one.
     """
 
     per_hour: Mapping[str, float]
@@ -51,9 +51,9 @@ class Prices:
     source: str = ""
 
     def of(self, device: Device, mig: MigProfile | None) -> float | None:
-        """Return the price of an hour of a GPU or of a slice of it; None if it has none.
+        """Return the hourly price of a GPU or of a slice of it; None if it has none.
 
-        A slice without a price of its own has that of the GPU times the part that it takes.
+        A slice without a price of its own has that of the GPU times its share of it.
         """
         whole = self.per_hour.get(device.name)
         if mig is None:
@@ -65,11 +65,11 @@ class Prices:
 
 
 PricesLike = str | os.PathLike[str] | Mapping[str, float] | Prices
-"""The path of a file, prices of an hour by name of the device, or `Prices`."""
+"""The path of a file, hourly prices by name of the device, or `Prices`."""
 
 
 def prices_of(prices: PricesLike, given: Iterable[Device] = ()) -> Prices:
-    """Return prices, or those that a file or a mapping lists.
+    """Return prices that are given as `Prices`, a mapping or a file.
 
     Args:
         prices: see `PricesLike`.
@@ -88,15 +88,15 @@ def prices_of(prices: PricesLike, given: Iterable[Device] = ()) -> Prices:
 
 
 def read_prices(path: str | os.PathLike[str], given: Iterable[Device] = ()) -> Prices:
-    """Return the prices that a TOML file lists, see the top of this module.
+    """Return the prices of a TOML file in the format that the top of this module shows.
 
     Args:
-        path: of the file.
+        path: path of the file.
         given: devices that are not in the catalogue, but may have a price.
 
     Raises:
-        PriceError: if the file cannot be read or is no small TOML file, or a device, slice or
-            table in it is not known or stands there twice, or a price is no number above 0.
+        PriceError: if the file cannot be read or is no small TOML file, if a device, slice or
+            table in it is not known or occurs twice, or if a price is not a number above 0.
     """
     table, what, _ = read_toml(
         path,

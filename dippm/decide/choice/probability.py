@@ -38,17 +38,17 @@ DRAWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Uncertain:
-    """What is compared: a quantity that should be small, on one place.
+class UncertainValue:
+    """A quantity to be minimised on one place, with the uncertainty of its prediction.
 
     Attributes:
-        name: of the hardware; its own errors are drawn by it, so others in the ranking change
-            nothing, and of two names of the same hardware the first in the ranking is the first.
-        board: name of the GPU that it is, or is a slice of.
-        log_value: of the quantity.
-        log_sd: standard deviation of the log error of its latency.
-        other_log_sd: of what is not the latency's; 0 if there is nothing else.
-        measured: whether the predictor learned from the GPU.
+        name: name of the hardware, which seeds its own errors: others in the ranking change
+            nothing, and of two names of the same hardware the first in the ranking wins.
+        board: name of the GPU, or of the GPU that the slice belongs to.
+        log_value: logarithm of the predicted quantity.
+        log_sd: standard deviation of the log error of the latency.
+        other_log_sd: standard deviation of further log errors; 0 without any.
+        measured: whether the predictor was trained on the GPU.
     """
 
     name: str
@@ -61,8 +61,9 @@ class Uncertain:
     @classmethod
     def of(
         cls, name: str, board: str, burden: Estimate, latency: Estimate, *, measured: bool
-    ) -> Uncertain:
-        """Return a place by the intervals of its quantity and of its latency."""
+    ) -> UncertainValue:
+        """Return a value by the intervals of the quantity and of the latency."""
+        # Independent errors: the variance beyond that of the latency belongs to the other factor.
         whole, own = log_sd(burden.interval), log_sd(latency.interval)
         other = sqrt(max(0.0, whole**2 - own**2))
         return cls(name, board, log(burden.value), min(own, whole), other, measured)
@@ -74,10 +75,10 @@ def log_sd(interval: Interval) -> float:
     return half_width / two_sided(interval.coverage)
 
 
-def probabilities_first(places: Sequence[Uncertain]) -> list[float]:
-    """Return the probability of each place to be the smallest; they sum to 1.
+def probabilities_first(places: Sequence[UncertainValue]) -> list[float]:
+    """Return the probability of each place to have the smallest value; they sum to 1.
 
-    The same places get the same answer: draws have fixed seeds, and the shared ones are common.
+    Monte Carlo with fixed seeds: equal places get equal answers.
     """
     if len(places) < 2:
         return [1.0] * len(places)
@@ -88,8 +89,8 @@ def probabilities_first(places: Sequence[Uncertain]) -> list[float]:
     return [float(share) for share in first / DRAWS]
 
 
-def probability_below(one: Uncertain, other: Uncertain) -> float:
-    """Return the probability that one place is smaller than another: the closed form for two."""
+def probability_below(one: UncertainValue, other: UncertainValue) -> float:
+    """Return the probability that one place is below another: the closed form for two."""
     shared = correlation(one, other) * one.log_sd * other.log_sd
     own = one.log_sd**2 + other.log_sd**2 + one.other_log_sd**2 + other.other_log_sd**2
     spread = sqrt(max(0.0, own - 2 * shared))
@@ -99,19 +100,20 @@ def probability_below(one: Uncertain, other: Uncertain) -> float:
     return NormalDist().cdf(distance / spread)
 
 
-def correlation(one: Uncertain, other: Uncertain) -> float:
+def correlation(one: UncertainValue, other: UncertainValue) -> float:
     """Return the correlation of the log errors of latencies on two places."""
     if one.board == other.board:
-        return max(SHARED_BOARD, _shared(one))
-    return sqrt(_shared(one) * _shared(other))
+        return max(SHARED_BOARD, _shared_part(one))
+    return sqrt(_shared_part(one) * _shared_part(other))
 
 
-def _shared(place: Uncertain) -> float:
+def _shared_part(place: UncertainValue) -> float:
     return SHARED if place.measured else SHARED_NEW
 
 
-def _errors(place: Uncertain) -> NDArray[np.float64]:
-    shared = _shared(place)
+def _errors(place: UncertainValue) -> NDArray[np.float64]:
+    shared = _shared_part(place)
+    # Shares of the variance; the name seeds the draw, so equal names have the same error.
     parts = (
         (shared, "all GPUs"),
         (max(0.0, SHARED_BOARD - shared), f"board {place.board}"),

@@ -1,4 +1,4 @@
-"""`Question`: what is asked of every GPU and slice, and the contender that each makes."""
+"""`ChoiceQuestion`: turns every GPU and slice of a choice into a contender."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dippm.base.progress import stage
 from dippm.decide.choice.contender import By, Contender
 from dippm.decide.choice.limits import Limits
 from dippm.decide.choice.prices import Prices
-from dippm.decide.sharing import beside_copies
+from dippm.decide.sharing import predict_among_copies
 from dippm.devices import Device, MigProfile
 from dippm.errors import DeviceError, DippmError
 from dippm.estimate.carbon import Carbon
@@ -33,22 +33,22 @@ Point = tuple[MigProfile | None, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked of every place.
+class ChoiceQuestion:
+    """The question of a choice, the same for every place.
 
     Attributes:
         loaded: the predictor.
         graph: the model.
-        name: what the model is called.
+        name: name of the model.
         grid: places, batches and conditions; one precision.
-        by: what the best batch of a place is chosen by.
-        limits: that every place is held to.
-        prices: of an hour; None without.
-        dataset_size: samples of an epoch; None if nobody said.
-        carbon: intensities by region; None without.
-        region: that places without their own are in; None if nobody said.
-        asked: what the model was read from.
-        processes: of the model that share each place under MPS.
+        by: quantity by which the best batch of a place is chosen.
+        limits: limits of every place.
+        prices: hourly prices; None without any.
+        dataset_size: samples of an epoch; None if not given.
+        carbon: carbon intensities by region; None without any.
+        region: region of places without one of their own; None if not given.
+        asked: source that the model was read from.
+        processes: processes of the model that share each place under MPS.
     """
 
     loaded: LoadedPredictor
@@ -88,10 +88,10 @@ class Question:
                 yield self._contender(device, mig, points, error)
 
     def _shared(self, p: Prediction) -> Prediction:
-        return beside_copies(self.loaded, self.graph, p, self.processes)
+        return predict_among_copies(self.loaded, self.graph, p, self.processes)
 
-    def unlisted(self) -> Iterator[Contender]:
-        """Yield the slices that exist but of which too little is known."""
+    def unknown_slices(self) -> Iterator[Contender]:
+        """Yield the slices that exist but whose size is not known."""
         for device in {place.device.name: place.device for place in self.grid.places}.values():
             for name in device.unlisted_mig_profiles:
                 error = DeviceError(
@@ -135,7 +135,7 @@ class Question:
         )
 
     def _at(self, c: Contender, p: Prediction, points: Mapping[Point, Prediction]) -> Contender:
-        vouched = None if self.limits.is_in_time(p) else self._vouching(c, p, points)
+        vouched = None if self.limits.is_in_time(p) else self._vouching_slice(c, p, points)
         misses = self.limits.misses(p, c.capacity_mb, in_time=vouched is not None)
         return replace(
             c,
@@ -145,13 +145,13 @@ class Question:
             vouched_by=None if vouched is None else vouched.name,
         )
 
-    def _vouching(
+    def _vouching_slice(
         self, c: Contender, p: Prediction, points: Mapping[Point, Prediction]
     ) -> MigProfile | None:
-        """Return the smallest slice within a place that is in time: the place is then, too.
+        """Return the smallest slice within a place that meets the latency limit.
 
-        It takes no longer with more of everything, though where the host decides, of which less is
-        known than of kernels, its interval may be wider.
+        The place, which has more of everything, then meets it too, although its own interval may
+        be wider: it depends more on the host, of which less is known than of kernels.
         """
         in_time = [
             mig
@@ -179,14 +179,14 @@ class Question:
 
 
 def _is_measured(device: Device, config: Mapping[str, Any]) -> bool:
-    """Tell whether a checkpoint learned from a device; one that lists none knows only its own."""
+    """Return whether a checkpoint was trained on a device; without a list, only on its own."""
     seen = config.get("seen")
     learned = seen.get("devices", ()) if isinstance(seen, dict) else (device.name,)
     return device.was_measured(learned)
 
 
 def _holds(c: Contender, mig: MigProfile) -> bool:
-    """Tell whether a place has as much of everything as a slice of the same GPU."""
+    """Return whether a place has at least the resources of a slice of the same GPU."""
     own = c.mig
     if own is None:
         return c.device.sm_count is None or mig.sm_count <= c.device.sm_count
@@ -194,7 +194,7 @@ def _holds(c: Contender, mig: MigProfile) -> bool:
 
 
 def _copies(device: Device, mig: MigProfile | None) -> tuple[int, int]:
-    """Return how many such slices fit on a GPU, and the compute slices that then stay idle."""
+    """Return how many such slices fit on a GPU, and how many compute slices then stay idle."""
     if mig is None:
         return 1, 0
     compute = max(p.compute_slices for p in device.mig_profiles)

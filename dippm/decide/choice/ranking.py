@@ -13,7 +13,7 @@ from dippm.decide.choice.contender import BY, By
 from dippm.decide.choice.infeasible import nothing_feasible
 from dippm.decide.choice.limits import Limits, SloAt
 from dippm.decide.choice.prices import Prices, PricesLike, prices_of
-from dippm.decide.choice.question import Question
+from dippm.decide.choice.question import ChoiceQuestion
 from dippm.decide.sharing.ways import check_count
 from dippm.devices import Device, MigProfile, all_devices
 from dippm.errors import ConstraintError
@@ -48,38 +48,38 @@ def choose(
 ) -> Choice:
     """Rank GPUs and their slices for a model, and say how sure the first place is.
 
-    A place that cannot be predicted, that lacks memory or misses a limit stands in the answer with
-    its reason; what holds for every place (a model that cannot be read) is an error.
+    A place that cannot be predicted, lacks memory or misses a limit is listed in the answer with
+    its reason; a failure of all places (a model that cannot be read) is an error.
 
     Args:
         source: see `dippm.predict`.
         framework: see `dippm.predict`.
         devices: GPUs as `predict` takes them, one or several; "all" is every GPU of the catalogue.
-        slices: whether MIG slices stand beside the whole GPUs.
+        slices: whether MIG slices are ranked among the whole GPUs.
         by: "latency" of a batch, "throughput", "energy", "cost" or "carbon" per
-            sample, or "size": the smallest place that holds to the limits.
-        slo_ms: most that a batch may take, in ms.
-        slo_at: "upper": the upper end of the 90 % interval has to hold to `slo_ms`; "value": the
-            predicted latency.
-        max_memory_mb: most that the 99 % bound of the memory may be, in MiB, beside what a place
-            has.
-        prices: of an hour: a TOML file (see `dippm.decide.choice.prices`), a mapping by device,
-            `Prices`. Without them there is no cost.
+            sample, or "size": the smallest place within the limits.
+        slo_ms: largest latency of a batch, in ms.
+        slo_at: value compared with `slo_ms`: "upper", the upper end of the 90 % interval, or
+            "value", the predicted latency.
+        max_memory_mb: largest 99 % bound of the memory in MiB, in addition to the capacity of each
+            place.
+        prices: hourly prices: a TOML file (see `dippm.decide.choice.prices`), a mapping by device,
+            or `Prices`. Without them the cost is absent.
         dataset_size: samples of an epoch, for its cost.
         carbon: grams per kilowatt hour by region: a TOML file (see `dippm.estimate.carbon`), a
-            mapping, or `Carbon`. Without them there is no carbon.
-        region: that the electricity is of; places that the file puts elsewhere keep theirs.
+            mapping, or `Carbon`. Without them carbon is absent.
+        region: region of the electricity; places that the file locates elsewhere keep theirs.
         copies: processes of the model that share each place under MPS, see `dippm.share`; the
-            memory is that of all of them, `slo_ms` is held to by each.
+            memory is that of all processes, and each has to meet `slo_ms`.
         **options: see `dippm.Options`; `batch` may be several ("1:256", see `dippm.sweep`), of
             which each place takes its best.
 
     Raises:
         ModelFileError: if the model cannot become a graph.
-        ConstraintError: if a limit is none, or `by` asks for what nothing was given for.
+        ConstraintError: if a limit is not valid, or `by` needs prices or carbon that are missing.
         NothingFeasibleError: if no place is ranked; its `choice` has every row.
-        PriceError: if the prices are wrong, or of a device that is not known.
-        CarbonError: if the intensities are wrong, or lack the region.
+        PriceError: if the prices are not valid, or name an unknown device.
+        CarbonError: if the intensities are not valid, or lack the region.
         UnknownNameError: if a device or checkpoint is not known.
         ConditionsError: if batch, precision, mode, ... cannot be predicted.
     """
@@ -100,9 +100,9 @@ def choose(
     grid = replace(shared, places=places)
     checkpoint = options.get("checkpoint")
     loaded = load(checkpoint, device=gpus[0], phase=grid.execution.phase)
-    point = grid.points(supported=loaded.precisions_for)[0]  # raises what holds for every place
+    point = grid.points(supported=loaded.precisions_for)[0]  # raises errors common to all places
     model = read_model(source, framework, checkpoint=checkpoint, **reading_in(options))
-    asked = Question(
+    asked = ChoiceQuestion(
         loaded,
         in_float32(model.graph),
         model.name,
@@ -117,7 +117,7 @@ def choose(
         copies,
     )
     choice = Choice.of(
-        [*asked.contenders(), *(asked.unlisted() if slices else ())],
+        [*asked.contenders(), *(asked.unknown_slices() if slices else ())],
         by,
         source=model.name,
         conditions=_in_words(point, grid.batches) + f" · {copies} copies under MPS" * (copies > 1),
@@ -152,11 +152,11 @@ def _check(by: By, prices: Prices | None, dataset_size: int | None) -> None:
 
 
 def _regions(by: By, carbon: CarbonLike | None, region: str | None) -> Carbon | None:
-    """Return the intensities, with the region that was asked for among them.
+    """Return the carbon intensities, which have the requested region.
 
     Raises:
-        ConstraintError: if a ranking by carbon, or a region, lacks them.
-        CarbonError: if they are wrong, or lack the region.
+        ConstraintError: if they are missing, with a ranking by carbon or a region.
+        CarbonError: if they are not valid, or lack the region.
     """
     if carbon is None:
         if by == "carbon" or region is not None:

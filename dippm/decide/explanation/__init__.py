@@ -1,4 +1,4 @@
-"""Why a prediction is what it is: by operator and module, against another one, and what if."""
+"""Explains a prediction: by operator and module, against another one, and under changes."""
 
 from dippm.decide.explanation.changes import WhatIf, what_if
 from dippm.decide.explanation.difference import Difference, diff

@@ -1,4 +1,4 @@
-"""`what_if`: one change at a time, and what each would make of a prediction."""
+"""`what_if`: the effect of one change at a time on a prediction."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TARGETS = ("latency_ms", "energy_j", "memory_mb", "power_w")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change, and its prediction.
+    """One change and its prediction.
 
     Attributes:
-        name: of the change, for instance "bandwidth x2".
+        name: name of the change, for instance "bandwidth x2".
         label: one of LABELS.
-        prediction: under it; None if it cannot be had.
-        reason: why not; "" otherwise.
+        prediction: prediction with the change; None if it failed.
+        reason: why it failed; "" otherwise.
     """
 
     name: str
@@ -45,8 +45,8 @@ class WhatIf(Answer):
     """A prediction, and one for each change of its conditions.
 
     Attributes:
-        baseline: as it was asked for.
-        changes: in the order of their kinds: device, software, host, precision, batch.
+        baseline: prediction without a change.
+        changes: the changes in the order of their kinds: device, software, host, precision, batch.
     """
 
     baseline: Prediction
@@ -55,7 +55,7 @@ class WhatIf(Answer):
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat mapping for each change.
 
-        "time_ratio" and "energy_ratio" are per sample and over the baseline: 0.5 is half as much.
+        "time_ratio" and "energy_ratio" are per sample, relative to the baseline.
         """
         return [self._row(change) for change in self.changes]
 
@@ -78,12 +78,11 @@ class WhatIf(Answer):
 
 @question(Options)
 def what_if(source: Any, framework: str | None = None, **options: Unpack[Options]) -> WhatIf:
-    """Predict a model, and what each of a list of changes would make of it, one at a time.
+    """Predict a model, and again with each of a list of changes, one at a time.
 
-    Changed are the memory bandwidth and the compute rates of the device (twice), the time of a
-    launch (half) and launches for nothing, attention, memory layout, compilation, every other
-    precision of the device, and the batch (twice). A device with other rates does not exist: its
-    rows are extrapolated and say so.
+    The changes: memory bandwidth and compute rates of the device (doubled), launch time (halved
+    and zero), attention, memory layout, compilation, every other precision of the device, and the
+    batch (doubled). A device with other rates does not exist: its rows are extrapolated and say so.
 
     Args:
         source: see `predict`.
@@ -91,7 +90,7 @@ def what_if(source: Any, framework: str | None = None, **options: Unpack[Options
         **options: see `dippm.Options`.
 
     Raises:
-        DippmError: as `predict` does. A change that cannot be predicted is a row with its reason.
+        DippmError: as `predict` does; a change that cannot be predicted is a row with its reason.
     """
     baseline = predict(source, framework, **options)
     loaded = load(options.get("checkpoint"), device=baseline.conditions.device)
@@ -117,7 +116,7 @@ def _changes(baseline: Prediction, loaded: LoadedPredictor) -> Iterator[Change]:
 def _questions(
     baseline: Prediction, loaded: LoadedPredictor
 ) -> Iterator[tuple[str, str, dict[str, Any] | str]]:
-    """Yield each change: its name, its label, and the fields it sets or why it cannot be made."""
+    """Yield (name, label, fields that change or the reason why the change is impossible)."""
     c, measured = baseline.conditions, "predicted"
     yield "bandwidth x2", "extrapolated", _faster_memory(c.device)
     yield "compute x2", "extrapolated", _faster_compute(c.device)

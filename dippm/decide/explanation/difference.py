@@ -1,7 +1,7 @@
-"""`Difference`: two predictions, and where the time between them went.
+"""`Difference`: breakdown of the difference in time between two predictions.
 
-Operators are set side by side by the path of their module where both models have it, else by their
-kind; with what no operator has (host, copy, residual) all rows sum to the difference of the wholes.
+Operators are matched by the path of their module where both models have it, else by their kind.
+With the parts outside operators (host, copy, residual) all rows sum to the total difference.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What one thing costs on either side.
+class DifferenceRow:
+    """Cost of one module, kind of operator or part on either side.
 
     Attributes:
         what: path of a module, kind of operator, or name of a part.
-        by: which of these it is.
-        before_ms: on the first side; 0 if it is not there.
-        after_ms: on the second.
-        before_j: energy on the first side; None if that is not predicted.
-        after_j: on the second.
+        by: kind of `what`.
+        before_ms: time on the first side; 0 if it does not occur there.
+        after_ms: time on the second side.
+        before_j: energy on the first side; None if not predicted.
+        after_j: energy on the second side.
     """
 
     what: str
@@ -52,8 +52,8 @@ class Difference(Answer):
     """Two explanations side by side.
 
     Attributes:
-        before: the first side.
-        after: the second.
+        before: first side.
+        after: second side.
     """
 
     before: Explanation
@@ -70,17 +70,17 @@ class Difference(Answer):
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
-        """Return what differs between the questions: model and conditions, by name."""
+        """Return the fields of the questions that differ: model and conditions, by name."""
         one, two = (side.prediction.to_dict() for side in (self.before, self.after))
         sides = [{"model": d["source"], **d["conditions"]} for d in (one, two)]
         return {n: (sides[0][n], sides[1][n]) for n in sides[0] if sides[0][n] != sides[1][n]}
 
-    def changes(self, depth: int | None = None, most: int | None = None) -> list[Row]:
-        """Return what differs, the largest change first; they sum to the whole on either side.
+    def changes(self, depth: int | None = None, most: int | None = None) -> list[DifferenceRow]:
+        """Return the changes, the largest first; they sum to the whole on either side.
 
         Args:
-            depth: names of a path that are kept; None keeps all.
-            most: rows before all others are summed up in one.
+            depth: leading names of a path that are kept; None keeps all.
+            most: number of rows after which all others are summed up in one.
         """
         shared = _paths(self.before, depth) & _paths(self.after, depth)
         sides = [_sums(side, shared, depth) for side in (self.before, self.after)]
@@ -88,7 +88,7 @@ class Difference(Answer):
         found.sort(key=lambda row: -abs(row.change_ms))
         if most is None or len(found) <= most + 1:
             return found
-        return [*found[:most], _summed(found[most:])]
+        return [*found[:most], _sum_rows(found[most:])]
 
     def rows(self, depth: int | None = None) -> list[dict[str, Any]]:
         """Return one flat mapping for each of `changes`."""
@@ -98,7 +98,7 @@ class Difference(Answer):
         ]
 
     def memory(self) -> dict[str, tuple[float, float]]:
-        """Return the parts of the memory on either side in MB; empty if one is not known."""
+        """Return the parts of the memory on either side in MB; empty if one side has none."""
         one, two = self.before.prediction.memory_parts, self.after.prediction.memory_parts
         if one is None or two is None:
             return {}
@@ -124,11 +124,11 @@ class Difference(Answer):
 def diff(
     before: Any, after: Any = None, framework: str | None = None, **options: Unpack[PairOptions]
 ) -> Difference:
-    """Say where the time between two predictions went.
+    """Break the difference in time between two predictions down.
 
     Args:
         before: a model as `predict` takes it, or an `Explanation`.
-        after: likewise; None is the same model, then one of the options must be a pair.
+        after: likewise; None is the same model, and one of the options must then be a pair.
         framework: see `predict`.
         **options: see `dippm.Options`. A condition that is a tuple or list of two values
             (`precision=("fp32", "fp16")`) gives each side its own.
@@ -144,9 +144,9 @@ def diff(
             "nothing differs between the two sides",
             'Give a second model, or two values of one condition: precision="fp32,fp16".',
         )
-    first = _explained(before, framework, one)
+    first = _explain_side(before, framework, one)
     other = first.prediction if after is None else after
-    return Difference(first, _explained(other, framework, two))
+    return Difference(first, _explain_side(other, framework, two))
 
 
 def _sides(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -162,7 +162,7 @@ def _sides(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return sides
 
 
-def _explained(source: Any, framework: str | None, options: dict[str, Any]) -> Explanation:
+def _explain_side(source: Any, framework: str | None, options: dict[str, Any]) -> Explanation:
     if not isinstance(source, Explanation):
         return explain(source, framework, **options)
     return explain(source.prediction, framework, **options) if options else source
@@ -194,21 +194,21 @@ def _sums(side: Explanation, shared: set[str], depth: int | None) -> dict[Key, C
     return found | {("part", part.name): (part.time_ms, part.energy_j) for part in side.parts}
 
 
-def _row(key: Key, before: dict[Key, Cost], after: dict[Key, Cost]) -> Row:
+def _row(key: Key, before: dict[Key, Cost], after: dict[Key, Cost]) -> DifferenceRow:
     by, what = key
     costs = []
     for side in (before, after):
         known = all(energy is not None for _, energy in side.values())
         costs.append(side.get(key, (0.0, 0.0 if known else None)))
     (before_ms, before_j), (after_ms, after_j) = costs
-    return Row(what, by, before_ms, after_ms, before_j, after_j)
+    return DifferenceRow(what, by, before_ms, after_ms, before_j, after_j)
 
 
-def _summed(rows: Iterable[Row]) -> Row:
+def _sum_rows(rows: Iterable[DifferenceRow]) -> DifferenceRow:
     several = list(rows)
     energies = [[getattr(row, name) for row in several] for name in ("before_j", "after_j")]
     before_j, after_j = (None if None in side else sum(side) for side in energies)
-    return Row(
+    return DifferenceRow(
         f"{len(several)} {OTHERS}",
         "others",
         sum(row.before_ms for row in several),

@@ -1,7 +1,7 @@
-"""`Explanation`: where the time, the energy and the memory of a prediction are.
+"""`Explanation`: breakdown of the time, the energy and the memory of a prediction.
 
-Operators and the parts that no operator has sum to the whole: the host that the GPU waits for, the
-copy of the inputs, and a residual, which is the whole minus all of these.
+Operators and the parts outside them sum to the whole: the wait for the host, the copy of the
+inputs, and a residual, which is the whole minus all of these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from dippm.api import predict
 from dippm.base.answer import Answer
 from dippm.base.progress import tell
-from dippm.decide.explanation.parts import Part, memory_by_part, parts_of
+from dippm.decide.explanation.parts import LatencyPart, memory_by_part, parts_of
 from dippm.errors import ConditionsError
 from dippm.estimate.models.footprint import MemoryFootprint
 from dippm.estimate.models.memory import MIB
@@ -36,10 +36,10 @@ class OperatorRow:
     """One operator.
 
     Attributes:
-        cost: its time, bound, energy and work.
-        weights_mb: parameters of rank 2 and more that it reads, as they are stored; tied ones at
-            each operator that reads them.
-        alive_mb: activations in memory while it runs; None if that is not known.
+        cost: time, bound, energy and work of the operator.
+        weights_mb: size of the parameters of rank 2 and more that it reads, as stored; tied ones
+            count at each operator that reads them.
+        alive_mb: activations in memory while it runs; None if not known.
     """
 
     cost: OperatorCost
@@ -49,14 +49,14 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
-    """One module, or several alike that are summed up.
+    """One module, or the sum of several alike.
 
     Attributes:
-        level: below the model.
-        module: its subtotals.
-        bound: what limits most of its time, of the first where several are summed up.
-        weights_mb: that its operators read, as they are stored.
-        alive_mb: most activations in memory while one of its operators runs, likewise.
+        level: depth below the model.
+        module: subtotals of the module.
+        bound: limit of most of its time; that of the first where several are summed up.
+        weights_mb: size of the weights that its operators read, as stored.
+        alive_mb: largest activations in memory while one of its operators runs, likewise.
     """
 
     level: int
@@ -71,15 +71,15 @@ class Explanation(Answer):
     """A prediction with all its parts.
 
     Attributes:
-        prediction: that is explained.
-        operators: those that launch kernels, in graph order.
-        parts: of the time that no operator has, all of PARTS.
-        absent: reason by quantity ("energy_j", "alive_mb") that has no value.
+        prediction: the explained prediction.
+        operators: operators that launch kernels, in graph order.
+        parts: time outside operators, one for each of PARTS.
+        absent: reason for each quantity ("energy_j", "alive_mb") without a value.
     """
 
     prediction: Prediction
     operators: tuple[OperatorRow, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[LatencyPart, ...]
     absent: Mapping[str, str]
 
     @classmethod
@@ -87,7 +87,7 @@ class Explanation(Answer):
         """Explain a prediction that has a table of operators.
 
         Raises:
-            ConditionsError: if it has none.
+            ConditionsError: if it has no such table.
         """
         latency_ms = prediction.latency_ms
         if latency_ms is None or not prediction.operators:
@@ -115,17 +115,17 @@ class Explanation(Answer):
 
     @property
     def latency_ms(self) -> float:
-        """The whole."""
+        """Latency of the whole model."""
         assert self.prediction.latency_ms is not None
         return self.prediction.latency_ms
 
     @property
     def tree(self) -> ModuleCost:
-        """The modules with their subtotals, without the parts that no operator has."""
+        """The modules with their subtotals, without the parts outside operators."""
         return self.prediction.tree
 
     def modules(self, depth: int = 3) -> Iterator[ModuleRow]:
-        """Yield the modules down to a depth, the model first; alike ones are summed up."""
+        """Yield the modules down to a depth, the model first; equal siblings are summed up."""
         return self._modules(self.tree.collapsed(), 0, depth)
 
     def _modules(self, module: ModuleCost, level: int, depth: int) -> Iterator[ModuleRow]:
@@ -139,14 +139,14 @@ class Explanation(Answer):
                 yield from self._modules(child, level + 1, deeper)
 
     def bound_of(self, module: ModuleCost) -> str:
-        """Return what limits most of a module's time: compute, memory, launch; "" for none."""
+        """Return the limit of most of a module's time: compute, memory, launch; "" for none."""
         times: dict[str, float] = {}
         for row in self._below(module):
             times[row.cost.bound] = times.get(row.cost.bound, 0.0) + row.cost.time_ms
         return max(times, key=lambda bound: times[bound]) if times else ""
 
     def _stored(self, module: ModuleCost) -> float:
-        """Return the size of a module's weights as they are stored, over that in float32."""
+        """Return the size of a module's weights as stored, relative to float32."""
         rows = [row for row in self._below(module) if row.weights_mb]
         nodes = self.prediction.graph.nodes
         full = sum(nodes[row.cost.node].param_bytes for row in rows if row.cost.node is not None)
@@ -176,10 +176,10 @@ class Explanation(Answer):
         return found
 
     def memory(self) -> dict[str, float]:
-        """Return the parts of the memory in MB by name; they sum to what `nvidia-smi` shows.
+        """Return the parts of the memory in MB by name; they sum to the figure of `nvidia-smi`.
 
-        Weights that operators read are apart from the rest: biases, and copies of autocast. Tied
-        weights are read by several operators and kept once, so the rest can be negative.
+        Weights that operators read are separate from the rest (biases, copies of autocast). Tied
+        weights are read by several operators but stored once, so the rest can be negative.
         """
         parts: MemoryParts | None = self.prediction.memory_parts
         if parts is None:
@@ -190,9 +190,9 @@ class Explanation(Answer):
         return weights | sizes
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat mapping per operator, then one per part of the time that none has.
+        """Return one flat mapping per operator, then one per part of the time outside operators.
 
-        The part's name stands as "op"; what only operators have is None.
+        A part has its name in "op", and None in the columns of operators.
         """
         empty = dict.fromkeys(name for row in self._operator_rows()[:1] for name in row)
         parts = ({"op": p.name} | {k: v for k, v in asdict(p).items() if k != "name"}
@@ -227,10 +227,10 @@ class Explanation(Answer):
 
 @question(Options)
 def explain(source: Any, framework: str | None = None, **options: Unpack[Options]) -> Explanation:
-    """Predict a model and say where its time, energy and memory are.
+    """Predict a model and break its time, energy and memory down.
 
     Args:
-        source: see `predict`; a `Prediction` is explained as it is, or under what is named beside.
+        source: see `predict`; a `Prediction` is explained as it is, or under the options given.
         framework: see `predict`.
         **options: see `dippm.Options`.
 
@@ -244,17 +244,17 @@ def explain(source: Any, framework: str | None = None, **options: Unpack[Options
 
 
 def is_part(module: ModuleCost) -> bool:
-    """Tell whether a row of a tree is no module but what no operator has."""
+    """Return whether a row of a tree is a part outside operators, not a module."""
     return not module.path and module.name.startswith("(")
 
 
 def _weights_mb(cost: OperatorCost, node: OpNode, in_half: bool) -> float:
-    """Return what an operator reads, told once however many passes it has."""
+    """Return the weights that an operator reads, counted once for all its passes."""
     return node_weight_bytes(node, in_half=in_half) / MIB if cost.part == "forward" else 0.0
 
 
 def ancestors(path: str) -> list[str]:
-    """Return a path and all that it lies in, the outermost first; nothing for ""."""
+    """Return a path and its parents, the outermost first; nothing for ""."""
     if not path:
         return []
     between = separator(path)

@@ -1,4 +1,4 @@
-"""What of a prediction no operator has, by name."""
+"""The parts of a prediction outside its operators, by name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PARTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What no operator has.
+class LatencyPart:
+    """A part of the latency outside operators.
 
     Attributes:
         name: one of PARTS.
-        time_ms: of the latency; 0 if there is none of it.
+        time_ms: time of the part; 0 if it does not occur.
         share: time_ms / latency.
-        energy_j: of the energy; None if that is not predicted.
+        energy_j: energy of the part; None if not predicted.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Part:
 
 def parts_of(
     prediction: Prediction, latency_ms: float, absent: Mapping[str, str]
-) -> tuple[Part, ...]:
-    """Return the host's wait, the copy of the inputs, and what is left."""
+) -> tuple[LatencyPart, ...]:
+    """Return the wait for the host, the copy of the inputs, and the residual."""
     rows = prediction.operators
     kernels_ms = sum(cost.time_ms for cost in rows if cost.node is not None)
     update = [cost for cost in rows if cost.node is None and cost.op != "host"]
@@ -59,11 +59,11 @@ def parts_of(
         known = sum(cost.energy_j or 0.0 for cost in rows if cost.node is not None)
         energies["residual"] = whole - known - sum(e for e in energies.values() if e is not None)
     times["residual"] = latency_ms - kernels_ms - sum(times.values())
-    return tuple(Part(n, times[n], times[n] / latency_ms, energies[n]) for n in PARTS)
+    return tuple(LatencyPart(n, times[n], times[n] / latency_ms, energies[n]) for n in PARTS)
 
 
 def memory_by_part(parts: MemoryParts) -> dict[str, float]:
-    """Return the parts of a memory in MB by name; they sum to the whole."""
+    """Return the parts of the memory in MB by name; they sum to the whole."""
     names = [f.name for f in fields(parts) if f.name.endswith("_mb") and f.name != "context_sd_mb"]
     found = {name: getattr(parts, name) for name in names}
     return {name.removesuffix("_mb"): float(size) for name, size in found.items()}

@@ -1,4 +1,4 @@
-"""Where operators stand under the roofs of their device.
+"""Operators on the roofline of their device.
 
 S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for
 Multicore Architectures", Communications of the ACM 52(4), 2009.
@@ -17,17 +17,17 @@ UNIT_NAMES = {"half": "fp16 / bf16", "tf32": "TF32", "fp32": "fp32", "int8": "in
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One operator.
+class RooflinePoint:
+    """One operator on the roofline.
 
     Attributes:
-        op: canonical name.
-        path: of its module.
-        unit: arithmetic that carries its operations.
+        op: canonical name of the operator.
+        path: path of its module.
+        unit: arithmetic unit that carries out its operations.
         intensity: operations per byte moved, FLOP/B.
         tflops: operations over its predicted time, TFLOP/s.
-        time_ms: predicted.
-        share: of the latency.
+        time_ms: predicted time.
+        share: share of the latency.
     """
 
     op: str
@@ -41,28 +41,28 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """A device and the operators under its roofs.
+    """The roofline of a device, with operators.
 
     Attributes:
-        bandwidth_gb_s: of the memory, by the data sheet; of the slice if one is asked for.
-        peak_tflops: by unit, of those that the model uses.
-        points: operators that compute and move something, in graph order.
-        left_out: operators that only move data, and have no place here.
+        bandwidth_gb_s: memory bandwidth by the data sheet; that of the slice if one is requested.
+        peak_tflops: peak rate of each unit that the model uses.
+        points: operators that compute and move data, in graph order.
+        left_out: number of operators that only move data and have no intensity.
     """
 
     bandwidth_gb_s: float
     peak_tflops: Mapping[str, float]
-    points: tuple[Point, ...]
+    points: tuple[RooflinePoint, ...]
     left_out: int
 
     @classmethod
     def of(cls, explanation: Explanation) -> Roofline:
-        """Place the operators of an explanation."""
+        """Return the roofline of an explanation."""
         c = explanation.prediction.conditions
         view = DeviceView.of(c.device, c.mig)
         costs = [row.cost for row in explanation.operators]
         points = tuple(
-            Point(
+            RooflinePoint(
                 cost.op,
                 cost.path,
                 cost.unit,

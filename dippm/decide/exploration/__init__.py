@@ -1,8 +1,8 @@
-"""Design spaces: which architecture, batch, precision and place is best, under which constraints.
+"""Searches design spaces: the best architecture, batch, precision and place under constraints.
 
-`space.py` says what is searched, `objectives.py` what for, `constraints.py` under which limits;
-`search.py` is the search. `study.py` is Optuna's part, `evaluation.py` what a worker does with a
-design, `crew.py` which worker does it, `local.py` and `cluster.py` where workers run.
+`space.py`, `objectives.py` and `constraints.py` state the question; `search.py` is the search.
+`study.py` wraps Optuna, `evaluation.py` evaluates designs in a worker, `worker_pool.py` assigns
+tasks to workers, `local.py` and `cluster.py` run the workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dippm.decide.exploration.errors import (
 )
 from dippm.decide.exploration.objectives import Objective, macs_proxy, weights_proxy
 from dippm.decide.exploration.quantities import QUANTITIES
-from dippm.decide.exploration.results import Exploration, Tried
+from dippm.decide.exploration.results import EvaluatedDesign, Exploration
 from dippm.decide.exploration.search import explore
 from dippm.decide.exploration.space import Space
 
@@ -32,6 +32,7 @@ __all__ = [
     "Constraint",
     "ContradictionError",
     "Design",
+    "EvaluatedDesign",
     "Exploration",
     "ExploreError",
     "ExploreNotInstalledError",
@@ -42,7 +43,6 @@ __all__ = [
     "Space",
     "StudyInUseError",
     "StudyMismatchError",
-    "Tried",
     "WorkersLostError",
     "explore",
     "macs_proxy",

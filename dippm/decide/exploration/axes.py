@@ -1,4 +1,4 @@
-"""The axes of a design space: what a parameter may be."""
+"""The axes of a design space: the values that a parameter may have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dippm.decide.exploration.errors import ExploreError
 from dippm.errors import shortened
 
 Label = None | bool | int | float | str
-"""How a value is shown and stored."""
+"""Form in which a value is shown and stored."""
 FORMS = (
     "Give a list of choices, a range, Ints(low, high) or Floats(low, high); one value alone is "
     "fixed."
@@ -25,13 +25,13 @@ class Ints:
     """Whole numbers from `low` to `high`, both included.
 
     Attributes:
-        low: the least.
-        high: the greatest; with a step it must be on it.
-        step: between neighbours; 1 if `log`.
-        log: whether small numbers are as interesting as large ones.
+        low: smallest number.
+        high: largest number; with a step it must lie on it.
+        step: distance between neighbours; 1 if `log`.
+        log: whether numbers are sampled on a logarithmic scale.
 
     Raises:
-        ExploreError: if there is none.
+        ExploreError: if the axis has no value.
     """
 
     low: int
@@ -52,7 +52,7 @@ class Ints:
 
     @property
     def count(self) -> int:
-        """How many numbers there are."""
+        """Number of values."""
         return (self.high - self.low) // self.step + 1
 
     def value(self, label: Label) -> int:
@@ -66,13 +66,13 @@ class Floats:
     """Numbers from `low` to `high`, both included.
 
     Attributes:
-        low: the least.
-        high: the greatest.
-        step: between neighbours; None for every number between.
-        log: whether small numbers are as interesting as large ones.
+        low: smallest number.
+        high: largest number.
+        step: distance between neighbours; None for a continuous axis.
+        log: whether numbers are sampled on a logarithmic scale.
 
     Raises:
-        ExploreError: if there is none.
+        ExploreError: if the axis has no value.
     """
 
     low: float
@@ -87,7 +87,7 @@ class Floats:
 
     @property
     def count(self) -> int | None:
-        """How many numbers there are; None if they have no step."""
+        """Number of values; None for a continuous axis."""
         if self.low == self.high:
             return 1
         return None if self.step is None else int((self.high - self.low) / self.step + 1e-9) + 1
@@ -103,11 +103,11 @@ class Choices:
     """Values without an order.
 
     Attributes:
-        values: what there is to choose from: text, numbers, True and False, None, lists of these,
-            and what has a name of its own, such as a class.
+        values: the choices: text, numbers, True and False, None, lists of these, and objects with a
+            name of their own, such as a class.
 
     Raises:
-        ExploreError: if there is none, or two of them look the same.
+        ExploreError: if there is no value, or two have the same label.
     """
 
     values: tuple[Any, ...]
@@ -123,12 +123,12 @@ class Choices:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """How the values are stored, in their order."""
+        """Labels of the values, in their order."""
         return tuple(self._labels)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of values."""
         return len(self.values)
 
     def value(self, label: Label) -> Any:
@@ -140,10 +140,10 @@ Axis = Ints | Floats | Choices
 
 
 def axis_of(name: str, given: Any) -> Axis:
-    """Return the axis that a user wrote.
+    """Return the axis that a user specified.
 
     Args:
-        name: of the parameter, for messages.
+        name: name of the parameter, for messages.
         given: an axis, a range, a sequence of choices, or one fixed value.
 
     Raises:
@@ -164,10 +164,10 @@ def axis_of(name: str, given: Any) -> Axis:
 
 
 def label_of(value: Any) -> Label:
-    """Return how a value is shown and stored.
+    """Return the label by which a value is shown and stored.
 
     Raises:
-        ExploreError: if it is of no kind that has a short and lasting name.
+        ExploreError: if values of its type have no short and stable name.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -218,6 +218,6 @@ def _check_ends(axis: Any, low: float, high: float, *, log: bool, step: float | 
         raise ExploreError(f"{axis} is logarithmic and begins at {low}", "Begin above 0.")
 
 
-def described(axis: Axis) -> str:
-    """Return an axis in words, equal for equal ones, also in another process."""
+def describe_axis(axis: Axis) -> str:
+    """Describe an axis in words; equal axes have equal descriptions, also across processes."""
     return str(list(axis.labels)) if isinstance(axis, Choices) else str(axis)

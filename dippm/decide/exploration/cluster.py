@@ -1,8 +1,8 @@
 """Workers on a Ray cluster: actors, one for each processor.
 
-The user's functions travel by Ray's own pickling, by value where they are of a script or notebook.
-Modules that they import must be installed on every node, or lie where the driver's `PYTHONPATH` and
-folder say, as they do on a shared file system.
+Ray pickles the user's functions, by value if they are defined in a script or notebook. Modules that
+they import must be installed on every node, or be found there by the driver's `PYTHONPATH` and
+folder, as on a shared file system.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Any
 
 import dippm
 from dippm.base.process.cluster import join
-from dippm.decide.exploration.crew import Lost, Outcomes
 from dippm.decide.exploration.errors import ExploreError, ExploreNotInstalledError
 from dippm.decide.exploration.evaluation import Evaluator
 from dippm.decide.exploration.local import one_thread
-from dippm.decide.exploration.question import Question, Task
+from dippm.decide.exploration.question import SearchQuestion, Task
+from dippm.decide.exploration.worker_pool import DesignOutcomes, LostWorker
 
 
-class Station:
-    """An evaluator in a process of its own; an actor.
+class EvaluationActor:
+    """Ray actor: an evaluator in a process of its own.
 
     Args:
-        question: what is searched.
+        question: the question of the search.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SearchQuestion) -> None:
         one_thread()
         self._evaluator = Evaluator(question, own_process=True)
 
-    def evaluate(self, task: Task) -> Outcomes:
-        """Return what became of the designs of a task."""
+    def evaluate(self, task: Task) -> DesignOutcomes:
+        """Return the outcomes of a task."""
         return self._evaluator.evaluate(task)
 
     def pid(self) -> int:
-        """Return the number of its process."""
+        """Return the id of its process."""
         return os.getpid()
 
 
@@ -46,41 +46,41 @@ class RayEngine:
     """Actors of a cluster.
 
     Args:
-        question: what is searched.
-        address: of the cluster: "auto" for the one that is running here, "local" for a new one.
-        workers: how many actors; None is one for each processor of the cluster.
+        question: the question of the search.
+        address: address of the cluster: "auto" for the one that runs here, "local" for a new one.
+        workers: number of actors; None takes one per processor of the cluster.
 
     Raises:
         ExploreNotInstalledError: if Ray is not installed.
         ExploreError: if the cluster cannot be reached.
     """
 
-    def __init__(self, question: Question, address: str, workers: int | None) -> None:
+    def __init__(self, question: SearchQuestion, address: str, workers: int | None) -> None:
         self._ray, self._is_ours = _connect(address, workers)
         self._question = self._ray.put(question)
         self.workers = workers or int(self._ray.cluster_resources().get("CPU", 1))
         self._running: dict[Any, Any] = {}
 
     def open(self) -> Any:
-        """Place an actor."""
-        return self._ray.remote(Station).options(num_cpus=1).remote(self._question)
+        """Start an actor."""
+        return self._ray.remote(EvaluationActor).options(num_cpus=1).remote(self._question)
 
     def begin(self, worker: Any, task: Task) -> None:
         """Send a task."""
         self._running[worker] = worker.evaluate.remote(task)
 
-    def wait(self, busy: Sequence[Any]) -> list[tuple[Any, Outcomes | Lost]]:
-        """Wait for answers and ends."""
+    def wait(self, busy: Sequence[Any]) -> list[tuple[Any, DesignOutcomes | LostWorker]]:
+        """Wait for outcomes and for lost workers."""
         by_answer = {self._running[worker]: worker for worker in busy}
         ready, _ = self._ray.wait(list(by_answer), num_returns=1)
-        found: list[tuple[Any, Outcomes | Lost]] = []
+        found: list[tuple[Any, DesignOutcomes | LostWorker]] = []
         for answer in ready:
             worker = by_answer[answer]
             del self._running[worker]
             try:
                 found.append((worker, self._ray.get(answer)))
             except self._ray.exceptions.RayError as error:
-                found.append((worker, Lost(f"the worker was lost: {_words(error)}")))
+                found.append((worker, LostWorker(f"the worker was lost: {_words(error)}")))
         return found
 
     def close(self, worker: Any) -> None:
@@ -95,7 +95,7 @@ class RayEngine:
 
 
 def _connect(address: str, workers: int | None) -> tuple[Any, bool]:
-    """Return Ray, and whether it was connected here."""
+    """Return Ray, and whether this call connected it."""
     try:
         import ray
     except ImportError as error:
@@ -115,6 +115,6 @@ def _connect(address: str, workers: int | None) -> tuple[Any, bool]:
 
 
 def _words(error: Exception) -> str:
-    """Return the line that says most: Ray puts what was raised last, after where it was."""
+    """Return the last line of an error: Ray puts the exception after its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__

@@ -1,7 +1,7 @@
-"""`Constraint`: what a design has to meet, and which constraints nothing can meet.
+"""`Constraint`: limits that designs have to meet, checked for contradictions.
 
-A constraint on the memory is held against its 99 % bound, as the choice of a MIG slice is. Beside
-the user's, every design has to fit the place that it is predicted for.
+A constraint on memory applies to its 99 % bound, like the choice of a MIG slice. In addition to the
+user's constraints, every design has to fit the place that it is predicted for.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.written import is_finite
 from dippm.decide.exploration.design import Design
 from dippm.decide.exploration.errors import ContradictionError, ExploreError
 from dippm.decide.exploration.objectives import Objective
-from dippm.decide.exploration.quantities import ALIASES, MEMORY, QUANTITIES, spelt
+from dippm.decide.exploration.quantities import ALIASES, MEMORY, QUANTITIES, canonical_name
 from dippm.decide.exploration.space import Space
 from dippm.errors import UnknownNameError
 from dippm.estimate.place import slice_of
@@ -31,13 +31,13 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Limits of one number.
+    """Limits of one quantity.
 
     Attributes:
-        name: as the user wrote it.
-        quantity: what is held against the limits.
-        low: the least that is allowed.
-        high: the most.
+        name: name as the user wrote it.
+        quantity: quantity that is limited.
+        low: smallest allowed value.
+        high: largest allowed value.
     """
 
     name: str
@@ -46,10 +46,10 @@ class Constraint:
     high: float = math.inf
 
     def violation(self, values: Mapping[str, float]) -> float:
-        """Return by how much a design misses the limits, as a share of them; 0 if it does not.
+        """Return by how much a design misses the limits, relative to them; 0 if it meets them.
 
         Raises:
-            KeyError: if the number is not among the values.
+            KeyError: if the quantity is not among the values.
         """
         value = values[self.quantity]
         return max(0.0, _excess(value, self.high), _excess(-value, -self.low))
@@ -66,23 +66,23 @@ class Constraint:
 def constraints_of(
     given: Mapping[str, Any] | None, space: Space, objectives: Sequence[Objective]
 ) -> tuple[Constraint, ...]:
-    """Return the constraints that a user wrote.
+    """Return the constraints that a user specified.
 
     Args:
-        given: limits by name of a quantity or of an objective: a number is the most that is
-            allowed, a pair is the least and the most.
-        space: that they are for.
-        objectives: of the search.
+        given: limits by name of a quantity or of an objective: a number is the largest allowed
+            value, a pair the smallest and the largest.
+        space: the design space.
+        objectives: objectives of the search.
 
     Raises:
         UnknownNameError: if there is no such quantity, or no device of the space has the slice.
-        ExploreError: if a limit is none.
-        ContradictionError: if no design can meet them, whatever the space holds.
+        ExploreError: if a limit is not valid.
+        ContradictionError: if no design of any space can meet them.
     """
     own = [o.name for o in objectives if o.of is not None]
     found = []
     for name, limits in (given or {}).items():
-        quantity = name if name in own else spelt(str(name))
+        quantity = name if name in own else canonical_name(str(name))
         if quantity not in QUANTITIES and quantity not in own:
             raise UnknownNameError.of(
                 "constraint",
@@ -103,13 +103,13 @@ def place_of(design: Design, space: Space) -> Constraint:
 
 
 def check_consistent(constraints: Iterable[Constraint], space: Space) -> None:
-    """Refuse limits that leave nothing, by themselves or by what they imply for each other.
+    """Refuse limits that no design can meet, alone or by what they imply for each other.
 
     Samples per second are 1000 · batch / latency_ms, energy_j is power_w · latency_ms / 1000, and
     all of them are above 0.
 
     Raises:
-        ContradictionError: if there are such; it names them.
+        ContradictionError: if there are such limits; names them.
     """
     allowed = dict.fromkeys(QUANTITIES, (0.0, math.inf))
     said: dict[str, list[str]] = {}
@@ -154,7 +154,7 @@ def _limits(name: str, quantity: str, given: Any, space: Space) -> tuple[float, 
 
 
 def _slice_mb(name: str, space: Space) -> float:
-    """Return the usable memory of a slice, the least that a device of the space gives it."""
+    """Return the usable memory of a slice in MiB, the smallest over the devices of the space."""
     devices = {place.device.name: place.device for place in space.places.values()}
     found, error = [], None
     for device in devices.values():
@@ -178,7 +178,7 @@ def _number(name: str, given: Any) -> float:
 
 
 def _excess(value: float, most: float) -> float:
-    """Return by how much a value is above the most, as a share of it where it has a size."""
+    """Return the excess of a value over its limit, relative to the limit unless that is 0."""
     return 0.0 if math.isinf(most) else (value - most) / (abs(most) or 1.0)
 
 

@@ -15,22 +15,22 @@ from dippm.model.graph import ModelGraph
 
 ARCHITECTURE, PLACE, BATCH, PRECISION = "architecture", "place", "batch", "precision"
 RESERVED = (ARCHITECTURE, PLACE, BATCH, PRECISION, "device", "slice", "number", "state", "reason")
-"""Columns of the answer, which no parameter may be called."""
+"""Columns of the answer, which are no names for parameters."""
 Parameters = Mapping[str, Any]
 InputOf = Input | Callable[[Parameters], Input]
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One kind of model of a space: a model as it is, or a function with parameters.
+    """A family of models of a space: a fixed model, or a function with parameters.
 
     Attributes:
-        name: in the answer.
-        make: a model as `dippm.predict` takes it, or what returns one when it is called with the
+        name: name in the answer.
+        make: a model as `dippm.predict` takes it, or a function that returns one and takes the
             parameters as keywords. A module may be built on the "meta" device, without weights.
-        parameters: axes by keyword.
+        parameters: axis of each keyword.
         input: sizes without the batch, see `dippm.predict`, or a function from the parameters to
-            them; None takes those of the space.
+            sizes; None takes those of the space.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Architecture:
         return cls(name or _name(make), make, axes, input)
 
     def build(self, design: Design) -> Any:
-        """Return the model of a design, as `dippm.predict` takes it; with weights if it is built.
+        """Return the model of a design as `dippm.predict` takes it; one that is built has weights.
 
         Raises:
             Exception: whatever the function raises.
@@ -90,11 +90,11 @@ class Design:
     """One point of a space.
 
     Attributes:
-        architecture: its name.
-        parameters: what it is built with.
-        labels: how the parameters are shown and stored.
+        architecture: name of the architecture.
+        parameters: arguments that it is built with.
+        labels: labels of the parameters.
         device: name of the GPU.
-        slice: of it; None for all of it.
+        slice: MIG slice of the GPU; None for the whole GPU.
         batch: samples per pass.
         precision: number formats.
     """
@@ -109,7 +109,7 @@ class Design:
 
     @property
     def built(self) -> tuple[Any, ...]:
-        """What its graph depends on: equal for designs that share one."""
+        """Key of its graph: equal for designs that share one."""
         return (self.architecture, *sorted(self.labels.items()))
 
     @property
@@ -135,19 +135,19 @@ class Design:
 
 
 def is_built(make: Any) -> bool:
-    """Return whether this is a function that returns a model, and not a model."""
+    """Return whether this is a function that returns a model, rather than a model."""
     if isinstance(make, str | os.PathLike | ModelGraph):
         return False
     return callable(make) and object_framework(make) is None
 
 
 def place_name(device: str, profile: str | None) -> str:
-    """Return what a device or a slice of it is called."""
+    """Return the name of a device or of a slice of it."""
     return f"{device} {profile}" if profile else device
 
 
 def _name(make: Any) -> str:
     if is_built(make):
-        inner = getattr(make, "func", make)  # of a functools.partial
+        inner = getattr(make, "func", make)  # unwraps functools.partial
         return str(getattr(inner, "__name__", type(inner).__name__)).strip("<>")
     return source_name(make)

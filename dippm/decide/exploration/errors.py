@@ -1,4 +1,4 @@
-"""What goes wrong when a design space is searched.
+"""Errors of a search in a design space.
 
 ExploreError                     the question is none: a space, an objective, a constraint
 ├── ContradictionError           constraints that no design can meet, whatever the space holds

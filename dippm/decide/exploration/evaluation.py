@@ -1,7 +1,7 @@
-"""`Evaluator`: designs → outcomes, in the process that it lives in.
+"""`Evaluator`: designs → outcomes, within one process.
 
-What designs share is done once: libraries are imported and the predictor is loaded before, the
-graph of an architecture is kept for other batches, precisions and places, and so is its error.
+Work that designs share is done once: libraries are imported and the predictor is loaded before the
+fork; the graph of an architecture, or its error, is cached for other batches, precisions, places.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dippm.decide.exploration.constraints import Constraint, place_of
 from dippm.decide.exploration.design import Architecture, Design, is_built
 from dippm.decide.exploration.objectives import Objective
 from dippm.decide.exploration.quantities import QUANTITIES, SHOWN, why_absent
-from dippm.decide.exploration.question import Outcome, Question, Task
+from dippm.decide.exploration.question import DesignOutcome, SearchQuestion, Task
 from dippm.errors import DippmError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.prediction import Prediction
@@ -39,36 +39,35 @@ class NotBuiltError(DippmError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """A graph, or why there is none."""
+class _CachedGraph:
+    """A graph, or the error of its conversion."""
 
     graph: ModelGraph | None
     error: DippmError | None = None
 
 
 class Evaluator:
-    """Answers for designs, one task after the other.
+    """Evaluates designs, one task after the other.
 
     Args:
-        question: what is searched.
-        own_process: whether this process may be spent on a conversion: modules are then converted
-            here, and a limit of time ends it. Elsewhere they are exported here and converted in
-            DIPPM's worker.
+        question: the question of the search.
+        own_process: whether a conversion may end this process: modules are then converted here
+            under a time limit. Otherwise they are exported here and converted in DIPPM's worker.
 
     Attributes:
-        conversions: how many were done.
+        conversions: number of conversions so far.
     """
 
-    def __init__(self, question: Question, *, own_process: bool = False) -> None:
+    def __init__(self, question: SearchQuestion, *, own_process: bool = False) -> None:
         self.question, self.conversions = question, 0
         self._own_process = own_process
-        self._kept: OrderedDict[tuple[Any, ...], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], _CachedGraph] = OrderedDict()
 
-    def evaluate(self, task: Task) -> dict[int, Outcome]:
-        """Return what became of each design, by its number."""
+    def evaluate(self, task: Task) -> dict[int, DesignOutcome]:
+        """Return the outcome of each design, by its number."""
         space = self.question.space
         designs = {number: space.design(chosen) for number, chosen in task.chosen.items()}
-        found: dict[int, Outcome] = {}
+        found: dict[int, DesignOutcome] = {}
         for number, design in designs.items():
             known = self._kept.get(design.built)
             start = time.perf_counter()
@@ -81,13 +80,13 @@ class Evaluator:
             start = time.perf_counter()
             try:
                 found[number] = self._outcome(design, kept.graph, convert_s, start)
-            except Exception as error:  # a fault of the user's function, or of ours
+            except Exception as error:  # of the user's function, or a fault of DIPPM
                 found[number] = _failed(error, convert_s)
         return found
 
     def _outcome(
         self, design: Design, graph: ModelGraph, convert_s: float, start: float
-    ) -> Outcome:
+    ) -> DesignOutcome:
         question = self.question
         prediction = self._predict(design, graph, question.space.conditions(design))
         values, absent = self._values(prediction, graph)
@@ -97,7 +96,7 @@ class Evaluator:
         wanted = [o.name for o in question.objectives if o.of is None]
         wanted += [c.quantity for c in constraints]
         lacking = next((absent[name] for name in wanted if name in absent), "")
-        missed = {} if lacking else _missed(constraints, values)
+        missed = {} if lacking else _violations(constraints, values)
         state = "failed" if lacking else "infeasible" if missed else "ok"
         own = [objective for objective in question.objectives if objective.of is not None]
         if own and state == "infeasible" and question.prune:
@@ -105,11 +104,11 @@ class Evaluator:
         elif own and state != "failed":
             lacking = self._ask(own, design, graph, prediction, values)
             constraints += [c for c in question.constraints if c.quantity not in QUANTITIES]
-            missed = {} if lacking else _missed(constraints, values)
+            missed = {} if lacking else _violations(constraints, values)
             state = "failed" if lacking else "infeasible" if missed else "ok"
-        told = (_told(c, values) for c in constraints if str(c) in missed)
-        reason = lacking or "; ".join(dict.fromkeys(told))
-        return Outcome(
+        reasons = (_violation_text(c, values) for c in constraints if str(c) in missed)
+        reason = lacking or "; ".join(dict.fromkeys(reasons))
+        return DesignOutcome(
             state,  # type: ignore[arg-type]
             values,
             missed,
@@ -127,7 +126,7 @@ class Evaluator:
     def _values(
         self, prediction: Prediction, graph: ModelGraph
     ) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the quantities that are shown or asked for, and why others are absent."""
+        """Return the quantities that are shown or requested, and why others are absent."""
         asked = [o.name for o in self.question.objectives if o.of is None]
         asked += [c.quantity for c in self.question.constraints if c.quantity in QUANTITIES]
         values: dict[str, float] = {}
@@ -148,13 +147,13 @@ class Evaluator:
         prediction: Prediction,
         values: dict[str, float],
     ) -> str:
-        """Add what the user's functions return; return why one did not return a number."""
+        """Add the results of the user's functions; return why one did not return a number."""
         given = self._arguments(design, graph, prediction)
         for objective in own:
             try:
                 values[objective.name] = _finite(objective(given))
             except Exception as error:
-                return f"{objective.name}: {_ours(error).message}"
+                return f"{objective.name}: {_dippm_error(error).message}"
         return ""
 
     def _arguments(
@@ -169,13 +168,13 @@ class Evaluator:
             "design": lambda: design,
         }
 
-    def _graph(self, design: Design) -> _Kept:
+    def _graph(self, design: Design) -> _CachedGraph:
         key = design.built
         if key not in self._kept:
             try:
-                self._kept[key] = _Kept(self._converted(design))
+                self._kept[key] = _CachedGraph(self._converted(design))
             except Exception as error:
-                self._kept[key] = _Kept(None, _ours(error))
+                self._kept[key] = _CachedGraph(None, _dippm_error(error))
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
@@ -221,12 +220,12 @@ def without_weights(architecture: Architecture, design: Design) -> Any:
     try:
         with torch.device("meta"), KeepIntegerData():
             return architecture.build(design)
-    except Exception:  # constructors that need data; if it is another reason, it comes again
+    except Exception:  # the constructor needs data; any other error recurs below
         return architecture.build(design)
 
 
 def module_of(model: Any) -> Any:
-    """Return a model with weights, as its framework has it; a model by name is built."""
+    """Return a model with weights, as an object of its framework; a model by name is built."""
     if isinstance(model, str) and named.is_name(model):
         return named.build(model, "cpu").module
     return model
@@ -242,12 +241,12 @@ def _ended_after(seconds: float) -> Iterator[None]:
         process.end_after(None)
 
 
-def _missed(constraints: list[Constraint], values: Mapping[str, float]) -> dict[str, float]:
+def _violations(constraints: list[Constraint], values: Mapping[str, float]) -> dict[str, float]:
     found = {str(c): c.violation(values) for c in constraints}
     return {name: violation for name, violation in found.items() if violation > 0}
 
 
-def _told(constraint: Constraint, values: Mapping[str, float]) -> str:
+def _violation_text(constraint: Constraint, values: Mapping[str, float]) -> str:
     value = values[constraint.quantity]
     return f"{constraint.quantity} is {value:.4g}, not {constraint}"
 
@@ -258,11 +257,11 @@ def _finite(value: float) -> float:
     return value
 
 
-def _failed(error: Exception, convert_s: float = 0.0) -> Outcome:
-    return Outcome("failed", reason=_ours(error).message, convert_s=convert_s)
+def _failed(error: Exception, convert_s: float = 0.0) -> DesignOutcome:
+    return DesignOutcome("failed", reason=_dippm_error(error).message, convert_s=convert_s)
 
 
-def _ours(error: Exception) -> DippmError:
+def _dippm_error(error: Exception) -> DippmError:
     if isinstance(error, DippmError):
         return error
     return DippmError(

@@ -1,8 +1,8 @@
-"""Workers on this machine: forked, so that functions of a script or a notebook need no pickling.
+"""Workers on this machine, forked so that functions of a script or notebook need no pickling.
 
-A forked process has everything that the caller has loaded, the predictor among it. It converts
-modules itself, which spares writing and reading the exported program, and it may die of that: the
-caller sees its pipe close.
+A forked process shares everything that the caller has loaded, including the predictor. It converts
+modules itself, which saves writing and reading the exported program. If that kills it, the caller
+sees its pipe close.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from dippm.base import process
-from dippm.decide.exploration.crew import Lost, Outcomes
 from dippm.decide.exploration.evaluation import Evaluator
-from dippm.decide.exploration.question import Question, Task
+from dippm.decide.exploration.question import SearchQuestion, Task
+from dippm.decide.exploration.worker_pool import DesignOutcomes, LostWorker
 
 
 class ForkedWorker:
-    """One process.
+    """One forked process.
 
     Args:
-        question: what is searched.
-        others: ends of pipes that it shall not hold open.
+        question: the question of the search.
+        others: pipe ends that the process has to close.
     """
 
-    def __init__(self, question: Question, others: Sequence[Connection]) -> None:
+    def __init__(self, question: SearchQuestion, others: Sequence[Connection]) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
         held = (self.pipe, *others)
@@ -43,7 +43,7 @@ class ForkedWorker:
 
     @property
     def pid(self) -> int | None:
-        """Number of the process."""
+        """Id of the process."""
         return self._process.pid
 
     def end(self) -> int:
@@ -61,11 +61,11 @@ class LocalEngine:
     """Forked workers.
 
     Args:
-        question: what is searched.
-        workers: how many.
+        question: the question of the search.
+        workers: number of workers.
     """
 
-    def __init__(self, question: Question, workers: int) -> None:
+    def __init__(self, question: SearchQuestion, workers: int) -> None:
         self.workers, self._question = workers, question
         self._open: list[ForkedWorker] = []
 
@@ -76,14 +76,16 @@ class LocalEngine:
         return worker
 
     def begin(self, worker: ForkedWorker, task: Task) -> None:
-        """Send a task; a worker that is gone is noticed by `wait`."""
+        """Send a task; `wait` notices a worker that has ended."""
         with contextlib.suppress(OSError):
             worker.pipe.send(task)
 
-    def wait(self, busy: Sequence[ForkedWorker]) -> list[tuple[ForkedWorker, Outcomes | Lost]]:
-        """Wait for answers and ends."""
+    def wait(
+        self, busy: Sequence[ForkedWorker]
+    ) -> list[tuple[ForkedWorker, DesignOutcomes | LostWorker]]:
+        """Wait for outcomes and for lost workers."""
         by_pipe = {worker.pipe: worker for worker in busy}
-        found: list[tuple[ForkedWorker, Outcomes | Lost]] = []
+        found: list[tuple[ForkedWorker, DesignOutcomes | LostWorker]] = []
         for pipe in wait(list(by_pipe)):
             assert isinstance(pipe, Connection)
             worker = by_pipe[pipe]
@@ -99,21 +101,21 @@ class LocalEngine:
             self._open.remove(worker)
             worker.end()
 
-    def _lost(self, worker: ForkedWorker) -> Lost:
+    def _lost(self, worker: ForkedWorker) -> LostWorker:
         self._open.remove(worker)
         code = worker.end()
         if code == -signal.SIGALRM:
             seconds = self._question.timeout_s
-            return Lost(f"the conversion took longer than {seconds:g} s", is_final=True)
-        return Lost(f"the process that converted it ended: {process.describe_exit(code)}")
+            return LostWorker(f"the conversion took longer than {seconds:g} s", is_final=True)
+        return LostWorker(f"the process that converted it ended: {process.describe_exit(code)}")
 
 
 class HereEngine:
-    """One worker, in this process: for functions that cannot be forked, such as those on a GPU."""
+    """One worker in this process, for functions that do not survive a fork (those on a GPU)."""
 
     workers = 1
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SearchQuestion) -> None:
         self._evaluator = Evaluator(question)
         self._task: Task | None = None
 
@@ -125,8 +127,8 @@ class HereEngine:
         """Remember the task."""
         self._task = task
 
-    def wait(self, busy: Sequence[Any]) -> list[tuple[Any, Outcomes | Lost]]:
-        """Answer it."""
+    def wait(self, busy: Sequence[Any]) -> list[tuple[Any, DesignOutcomes | LostWorker]]:
+        """Evaluate the task."""
         assert self._task is not None
         return [(self, self._evaluator.evaluate(self._task))]
 
@@ -135,11 +137,13 @@ class HereEngine:
 
 
 def can_fork() -> bool:
-    """Return whether this system has workers of this kind."""
+    """Return whether this system can fork workers."""
     return "fork" in multiprocessing.get_all_start_methods()
 
 
-def _serve(question: Question, pipe: Connection, held: Sequence[Connection], parent: int) -> None:
+def _serve(
+    question: SearchQuestion, pipe: Connection, held: Sequence[Connection], parent: int
+) -> None:
     """Answer tasks until the pipe closes."""
     for other in held:
         other.close()
@@ -148,13 +152,13 @@ def _serve(question: Question, pipe: Connection, held: Sequence[Connection], par
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     process.limit_memory(question.memory_limit_mb + _data_mb())
     one_thread()
-    gc.freeze()  # what the caller has made is not ours to look through
+    gc.freeze()  # keeps the collector away from the caller's objects, whose pages are shared
     evaluator = Evaluator(question, own_process=True)
     with contextlib.suppress(EOFError, OSError, BrokenPipeError):
         _answer_all(pipe, evaluator.evaluate)
 
 
-def _answer_all(pipe: Connection, evaluate: Callable[[Task], Outcomes]) -> None:
+def _answer_all(pipe: Connection, evaluate: Callable[[Task], DesignOutcomes]) -> None:
     while True:
         pipe.send(evaluate(pipe.recv()))
 
@@ -169,7 +173,7 @@ def one_thread() -> None:
 
 
 def _data_mb() -> int:
-    """Return the private memory that this process began with, in MiB; 0 where nothing says it."""
+    """Return the private memory of this process at its start in MiB; 0 where it is not known."""
     with contextlib.suppress(OSError, StopIteration, ValueError):
         with open("/proc/self/status", encoding="ascii") as status:
             line = next(line for line in status if line.startswith("VmData"))

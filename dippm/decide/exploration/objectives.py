@@ -1,4 +1,4 @@
-"""`Objective`: what is searched for, a quantity of the prediction or a number of the user's own."""
+"""`Objective`: a quantity of the prediction, or a function of the user, to be optimised."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any, cast, get_args
 
 from dippm.decide.exploration.design import RESERVED
 from dippm.decide.exploration.errors import ExploreError
-from dippm.decide.exploration.quantities import ALIASES, QUANTITIES, Goal, spelt
+from dippm.decide.exploration.quantities import ALIASES, QUANTITIES, Goal, canonical_name
 from dippm.errors import UnknownNameError
 from dippm.model.graph import ModelGraph
 
 ARGUMENTS = ("module", "graph", "prediction", "parameters", "design")
-"""What a user's function may ask for, by the names of its parameters: the model as it is built,
-with weights; its `ModelGraph`; the `Prediction`; what it was built with; the `Design`."""
+"""Names of the parameters that a user's function may have: the built model with weights; its
+`ModelGraph`; its `Prediction`; the arguments it was built with; the `Design`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A number that shall be small or large.
+    """A number to be minimised or maximised.
 
     Attributes:
-        name: of a quantity, see `QUANTITIES`, or any other for a function.
-        goal: "min" or "max"; None is what the quantity says, or "max" of a function.
-        of: the function, called in a worker process with the arguments that it names, see
-            `ARGUMENTS`; it returns a number. None for a quantity.
-        note: what a reader of the answer must know about the number.
+        name: name of a quantity, see `QUANTITIES`, or any other name for a function.
+        goal: "min" or "max"; None takes the goal of the quantity, or "max" for a function.
+        of: function that returns the number; it is called in a worker process with the arguments
+            that it names, see `ARGUMENTS`. None for a quantity.
+        note: remark on the number for readers of the answer.
 
     Raises:
-        UnknownNameError: if there is neither such a quantity nor a function.
-        ExploreError: if the goal is none, or the function asks for something else.
+        UnknownNameError: if there is no such quantity and no function.
+        ExploreError: if the goal is not valid, or the function has other parameters.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Objective:
     note: str = ""
 
     def __post_init__(self) -> None:
-        name = spelt(self.name) if self.of is None else self.name
+        name = canonical_name(self.name) if self.of is None else self.name
         if self.of is None and name not in QUANTITIES:
             hint = f"Quantities: {', '.join(QUANTITIES)}. "
             raise UnknownNameError.of(
@@ -66,17 +66,17 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """1 if small is good, -1 if large is."""
+        """1 if the number is minimised, -1 if it is maximised."""
         return 1 if self.goal == "min" else -1
 
     @property
     def label(self) -> str:
-        """What a reader sees."""
+        """Label for people."""
         return QUANTITIES[self.name].label if self.of is None else self.name
 
     @property
     def asks_for(self) -> tuple[str, ...]:
-        """Names of the arguments of the function that it cannot do without, or that it knows."""
+        """Names of the function's parameters that are required or among `ARGUMENTS`."""
         if self.of is None:
             return ()
         try:
@@ -90,7 +90,7 @@ class Objective:
         """Return the number of the user's function.
 
         Args:
-            given: by argument, what makes it.
+            given: for each argument a function that makes it.
 
         Raises:
             Exception: whatever the function raises.
@@ -100,14 +100,14 @@ class Objective:
 
 
 def objectives_of(given: Any) -> tuple[Objective, ...]:
-    """Return the objectives that a user wrote.
+    """Return the objectives that a user specified.
 
     Args:
         given: a name, an `Objective` or several; or a mapping from names to "min" or "max".
 
     Raises:
         UnknownNameError: if there is no such quantity.
-        ExploreError: if there is none, or one twice.
+        ExploreError: if there is none, or one occurs twice.
     """
     if isinstance(given, Mapping):
         found = [Objective(str(name), cast(Goal, goal)) for name, goal in given.items()]

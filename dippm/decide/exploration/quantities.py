@@ -1,4 +1,4 @@
-"""What is known of a design without asking the user: quantities of its prediction and its graph.
+"""Quantities that every design has: those of its prediction and of its graph.
 
 To add one: a row in `QUANTITIES`.
 """
@@ -18,13 +18,13 @@ MEMORY = "memory_mb"
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number that every design has, unless its prediction says why not.
+    """A number that every design has unless its prediction gives a reason why it is absent.
 
     Attributes:
-        label: for people, with the unit.
-        goal: what is better, where nobody says.
-        target: of the prediction, whose reason counts if the number is absent.
-        of: returns it from a prediction and its graph at the batch of the conversion.
+        label: label for people, with the unit.
+        goal: default goal.
+        target: target of the prediction whose reason holds if the number is absent.
+        of: function from a prediction and its graph, at the batch of the conversion, to the number.
     """
 
     label: str
@@ -81,16 +81,16 @@ ALIASES = {
     "power": "power_w",
 }
 SHOWN = ("latency_ms", "samples_per_s", "memory_mb", "memory_bound_mb", "energy_j", "power_w")
-"""Worked out for every design, asked for or not."""
+"""Quantities of every design, requested or not."""
 
 
-def spelt(name: str) -> str:
-    """Return the name of a quantity, if this is an alias of one."""
+def canonical_name(name: str) -> str:
+    """Return the name of a quantity, resolving aliases."""
     folded = name.strip().casefold()
     return ALIASES.get(folded, folded if folded in QUANTITIES else name.strip())
 
 
 def why_absent(name: str, prediction: Prediction) -> str:
-    """Return why a prediction does not have a quantity."""
+    """Return why a prediction lacks a quantity."""
     target = QUANTITIES[name].target
     return f"{name} is absent: {prediction.absent.get(target, 'no number was predicted')}"

@@ -1,4 +1,4 @@
-"""`Question`: everything that a worker must know, and `Outcome`: what became of one design."""
+"""`SearchQuestion`: everything that a worker has to know. `DesignOutcome`: result of one design."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ State = Literal["ok", "infeasible", "pruned", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is searched, for what, and how long a conversion may take.
+class SearchQuestion:
+    """The question of a search.
 
     Attributes:
-        space: where.
-        objectives: what for.
-        constraints: under which.
-        predictor: that answers.
-        prune: whether the user's functions are spared designs that already miss a constraint.
+        space: design space.
+        objectives: objectives.
+        constraints: constraints.
+        predictor: loaded predictor.
+        prune: whether the user's functions are not called for designs that miss a constraint.
         trust: see `dippm.predict`, as the next two.
-        timeout_s: of one conversion.
-        memory_limit_mb: that one conversion may use.
+        timeout_s: time limit of one conversion in s.
+        memory_limit_mb: memory limit of one conversion in MiB.
     """
 
     space: Space
@@ -42,7 +42,7 @@ class Question:
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB
 
     def describe(self) -> dict[str, Any]:
-        """Return what makes two searches the same one, as JSON-ready data."""
+        """Return the identity of the search as JSON-ready data."""
         return {
             "space": self.space.describe(),
             "objectives": [f"{o.goal} {o.name}" for o in self.objectives],
@@ -52,29 +52,29 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Designs that share one graph, which one worker answers together.
+    """Designs that share one graph and are evaluated together by one worker.
 
     Attributes:
-        chosen: labels of the axes by number of the design.
+        chosen: labels of the axes, by number of the design.
     """
 
     chosen: Mapping[int, Mapping[str, Label]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one design.
+class DesignOutcome:
+    """Outcome of one design.
 
     Attributes:
-        state: "ok", "infeasible" if it misses a constraint, "pruned" if it does and the user's
-            functions were therefore not asked, "failed" if it has no values.
-        values: by quantity and objective, as far as they are known.
-        violations: by constraint, how far it is missed, as a share of the limit; only above 0.
-        reason: why it is not "ok".
-        warnings: of its prediction.
-        checkpoint: that predicted; empty if none did.
-        convert_s: wall time until its graph was ready; 0 if it was kept from an earlier design.
-        predict_s: wall time of its prediction, and of the user's functions.
+        state: "ok", "infeasible" if it misses a constraint, "pruned" if the user's functions were
+            therefore not called, "failed" if it has no values.
+        values: known values, by quantity and objective.
+        violations: relative excess over the limit by constraint, for those that are missed.
+        reason: why the state is not "ok".
+        warnings: warnings of its prediction.
+        checkpoint: checkpoint that predicted; "" without a prediction.
+        convert_s: wall time until its graph was ready; 0 if the graph was cached.
+        predict_s: wall time of its prediction and of the user's functions.
     """
 
     state: State
@@ -87,15 +87,15 @@ class Outcome:
     predict_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data, for `from_dict`."""
+        """Return JSON-ready data that `from_dict` reads."""
         return {**asdict(self), "warnings": list(self.warnings)}
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Outcome:
-        """Return what `to_dict` was called on.
+    def from_dict(cls, document: Mapping[str, Any]) -> DesignOutcome:
+        """Return the outcome of a document that `to_dict` made.
 
         Raises:
-            ValueError: if this is no such document.
+            ValueError: if it is not such a document.
         """
         try:
             found = cls(**{**document, "warnings": tuple(document["warnings"])})

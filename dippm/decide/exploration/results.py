@@ -1,4 +1,4 @@
-"""`Exploration`: what was tried in a design space, what is best of it, and the way back."""
+"""`Exploration`: the evaluated designs, their Pareto front, and the way back to models."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dippm.base.answer import Answer, aligned
-from dippm.base.numbers import show
+from dippm.base.answer import Answer, align_columns
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.exploration.design import Design
 from dippm.decide.exploration.errors import ExploreError
 from dippm.decide.exploration.evaluation import module_of, without_weights
-from dippm.decide.exploration.question import Outcome, Question
+from dippm.decide.exploration.question import DesignOutcome, SearchQuestion
 from dippm.decide.pareto import pareto_front
 from dippm.estimate.prediction import Prediction
 from dippm.model.convert import read_graph
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 12
-"""Rows that a terminal or a notebook shows of a front."""
+"""Rows of a front that a terminal or a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """A design and what became of it.
+class EvaluatedDesign:
+    """A design and its outcome.
 
     Attributes:
-        number: in the order in which they were asked for.
-        design: the point of the space.
+        number: position in the order of evaluation.
+        design: point of the space.
         outcome: its values, or why it has none.
     """
 
     number: int
     design: Design
-    outcome: Outcome
+    outcome: DesignOutcome
 
     @property
     def values(self) -> Mapping[str, float]:
-        """Its numbers, by quantity and objective."""
+        """Values by quantity and objective."""
         return self.outcome.values
 
     def row(self) -> dict[str, Any]:
-        """Return it as one flat mapping; a number that is not known is not in it."""
+        """Return the design as one flat mapping; unknown values are left out."""
         outcome = self.outcome
         return {
             "number": self.number,
@@ -59,38 +59,38 @@ class Tried:
 
 @dataclass(frozen=True, repr=False)
 class Exploration(Answer):
-    """What was tried, in the order in which it was asked for; prints as the table of its front.
+    """The designs that were evaluated, in their order; prints as the table of its front.
 
     Attributes:
-        question: what was searched, and what for.
-        tried: every design.
-        name: of the study.
-        screening: who chose these designs among more; empty if nobody did.
+        question: the question of the search.
+        tried: every evaluated design.
+        name: name of the study.
+        screening: note on the screening that chose these designs; "" without one.
     """
 
-    question: Question
-    tried: tuple[Tried, ...]
+    question: SearchQuestion
+    tried: tuple[EvaluatedDesign, ...]
     name: str = "dippm"
     screening: str = ""
 
     @cached_property
-    def feasible(self) -> tuple[Tried, ...]:
+    def feasible(self) -> tuple[EvaluatedDesign, ...]:
         """Designs that meet all constraints."""
         return tuple(t for t in self.tried if t.outcome.state == "ok")
 
     @cached_property
-    def predicted(self) -> tuple[Tried, ...]:
+    def predicted(self) -> tuple[EvaluatedDesign, ...]:
         """Designs with values, feasible or not."""
         return tuple(t for t in self.tried if t.outcome.state != "failed")
 
     @cached_property
-    def failed(self) -> tuple[Tried, ...]:
-        """Designs without values: what cannot be built, converted or predicted."""
+    def failed(self) -> tuple[EvaluatedDesign, ...]:
+        """Designs that cannot be built, converted or predicted."""
         return tuple(t for t in self.tried if t.outcome.state == "failed")
 
     @cached_property
-    def front(self) -> tuple[Tried, ...]:
-        """Feasible designs that no other one beats, best of the first objective first."""
+    def front(self) -> tuple[EvaluatedDesign, ...]:
+        """Pareto front of the feasible designs, best of the first objective first."""
         objectives = self.question.objectives
         points = [[o.sign * t.values[o.name] for o in objectives] for t in self.feasible]
         first = objectives[0]
@@ -98,16 +98,16 @@ class Exploration(Answer):
         return tuple(sorted(members, key=lambda t: first.sign * t.values[first.name]))
 
     @property
-    def nearest(self) -> Tried | None:
+    def nearest(self) -> EvaluatedDesign | None:
         """The design that misses the constraints least; None if all of them failed."""
         missed = [t for t in self.predicted if t.outcome.violations]
         return min(missed, key=lambda t: sum(t.outcome.violations.values()), default=None)
 
-    def best(self, objective: str | None = None) -> Tried:
-        """Return the feasible design that is best in one objective, the first if None.
+    def best(self, objective: str | None = None) -> EvaluatedDesign:
+        """Return the feasible design that is best in one objective, by default the first.
 
         Raises:
-            ExploreError: if it is none of the objectives, or nothing is feasible.
+            ExploreError: if there is no such objective, or no design is feasible.
         """
         goals = {o.name: o for o in self.question.objectives}
         goal = goals.get(objective) if objective else self.question.objectives[0]
@@ -118,29 +118,29 @@ class Exploration(Answer):
         return min(self.front, key=lambda t: goal.sign * t.values[goal.name])
 
     def reasons(self) -> dict[str, int]:
-        """Return why designs are not feasible, and how many, most frequent first."""
+        """Return why designs are not feasible, with counts, most frequent first."""
         return dict(Counter(t.outcome.reason for t in self.failed).most_common())
 
-    def build(self, tried: Tried | Design) -> Any:
+    def build(self, tried: EvaluatedDesign | Design) -> Any:
         """Return the model of a design, with weights as its function makes them.
 
-        A model by name is built with random weights; a file or an object comes as it was given.
+        A model by name is built with random weights; a file or an object is returned as given.
 
         Raises:
             Exception: whatever the function raises.
         """
-        design = tried.design if isinstance(tried, Tried) else tried
+        design = tried.design if isinstance(tried, EvaluatedDesign) else tried
         architecture = self.question.space.architectures[design.architecture]
         return module_of(architecture.build(design))
 
-    def predict(self, tried: Tried | Design) -> Prediction:
-        """Return the whole prediction of a design, with the cost of each operator.
+    def predict(self, tried: EvaluatedDesign | Design) -> Prediction:
+        """Return the full prediction of a design, with the cost of each operator.
 
         Raises:
             DippmError: as `dippm.predict` does.
         """
         question = self.question
-        design = tried.design if isinstance(tried, Tried) else tried
+        design = tried.design if isinstance(tried, EvaluatedDesign) else tried
         architecture = question.space.architectures[design.architecture]
         graph = read_graph(
             without_weights(architecture, design),
@@ -153,7 +153,7 @@ class Exploration(Answer):
         return question.predictor.predict_at(graph, conditions, name=str(design.architecture))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat mapping per design; the keys are `columns()`, None is absent."""
+        """Return one flat mapping per design with the keys `columns()`; None is absent."""
         columns = self.columns()
         return [{**dict.fromkeys(columns), **tried.row()} for tried in self.tried]
 
@@ -166,7 +166,7 @@ class Exploration(Answer):
         return [*names, "reason"]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a data frame, with whether each is on the front (needs pandas)."""
+        """Return the rows as a data frame with a column for the front (needs pandas)."""
         frame = super().to_pandas()
         members = {tried.number for tried in self.front}
         frame.insert(2, "front", frame["number"].isin(members))
@@ -184,7 +184,7 @@ class Exploration(Answer):
         }
 
     def notes(self) -> list[str]:
-        """Return what a reader must know: notes on objectives, warnings with their counts."""
+        """Return remarks: notes on objectives, and warnings with their counts."""
         found = [self.screening] if self.screening else []
         found += [f"{o.name}: {o.note}" for o in self.question.objectives if o.note]
         warned = Counter(w for t in self.feasible for w in t.outcome.warnings)
@@ -192,14 +192,14 @@ class Exploration(Answer):
 
     @property
     def title(self) -> str:
-        """What was searched, in one line."""
+        """Description of the search in one line."""
         counts = Counter(tried.outcome.state for tried in self.tried)
         parts = [f"{len(self.tried):,} designs", f"{len(self.feasible):,} feasible"]
         parts += [f"{counts[s]:,} {s}" for s in ("pruned", "failed") if counts[s]]
         return ", ".join([*parts, f"{len(self.front):,} on the front"])
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return head and cells of the front: what the space lets differ, then objectives."""
+        """Return head and cells of the front: the varied columns, then the objectives."""
         rows = [tried.row() for tried in self.front]
         where = [name for name in self.columns() if name in _wheres(self)]
         designs = [tried.design.row() for tried in self.tried]
@@ -218,7 +218,7 @@ class Exploration(Answer):
     def __str__(self) -> str:
         columns, cells = self.table()
         more = [f"... and {len(cells) - SHOWN} more"] if len(cells) > SHOWN else []
-        return "\n".join([self.title, aligned([columns, *cells[:SHOWN]]), *more])
+        return "\n".join([self.title, align_columns([columns, *cells[:SHOWN]]), *more])
 
 
 def _wheres(found: Exploration) -> set[str]:

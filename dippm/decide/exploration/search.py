@@ -1,4 +1,4 @@
-"""`explore`: a design space → what was tried, and the front of what is best."""
+"""`explore`: searches a design space for its Pareto front."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from typing import Any
 from dippm.api import load
 from dippm.base.progress import tell
 from dippm.decide.exploration.constraints import constraints_of
-from dippm.decide.exploration.crew import Crew, Engine
 from dippm.decide.exploration.errors import ExploreError, NoFeasibleDesignError
 from dippm.decide.exploration.local import HereEngine, LocalEngine, can_fork
 from dippm.decide.exploration.objectives import Objective, objectives_of
-from dippm.decide.exploration.question import Outcome, Question, Task
-from dippm.decide.exploration.results import Exploration, Tried
+from dippm.decide.exploration.question import DesignOutcome, SearchQuestion, Task
+from dippm.decide.exploration.results import EvaluatedDesign, Exploration
 from dippm.decide.exploration.space import Space
 from dippm.decide.exploration.study import Chosen, Study, key_of
+from dippm.decide.exploration.worker_pool import Engine, WorkerPool
 from dippm.decide.pareto import pareto_front
 from dippm.errors import ConditionsError
 from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, Limits
 
-# A surrogate answers for many designs; which of them are worth asking the default predictor.
+# Screening: a surrogate predicts many designs, and the default predictor confirms the best of them.
 #
-# A surrogate imitates another predictor, so what it says best is an order. The answers that a
-# search returns are never its own.
+# A surrogate imitates another predictor, so its ranking is worth more than its values; the answers
+# that a search returns are never those of the surrogate.
 
 
 CONFIRMED = 32
-"""Designs that are asked of the default predictor, unless somebody says how many."""
+"""Default number of designs that the default predictor confirms."""
 
 
-def most_promising(screened: Exploration, most: int) -> list[Tried]:
-    """Return the best designs, best first: one front after the other of those that are feasible.
+def most_promising(screened: Exploration, most: int) -> list[EvaluatedDesign]:
+    """Return the best designs, best first: one Pareto front of feasible designs after the other.
 
-    Where they are too few, those follow that miss the constraints least: by the surrogate's error
-    they may meet them.
+    If there are too few, those follow that miss the constraints least: they may meet them within
+    the surrogate's error.
 
     Args:
-        screened: answers of the surrogate.
-        most: how many.
+        screened: predictions of the surrogate.
+        most: number of designs.
     """
-    found: list[Tried] = []
+    found: list[EvaluatedDesign] = []
     left = list(screened.feasible)
     goals = screened.question.objectives
     while left and len(found) < most:
@@ -57,16 +57,15 @@ def most_promising(screened: Exploration, most: int) -> list[Tried]:
     return [*found, *missed][:most]
 
 
-def refuse_what_it_cannot_screen(question: Question, most: int) -> None:
+def refuse_what_it_cannot_screen(question: SearchQuestion, most: int) -> None:
     """Refuse a space that the question's predictor was not trained for, before anything runs.
 
     Args:
-        question: of the surrogate.
-        most: designs to confirm.
+        question: question with the surrogate as its predictor.
+        most: number of designs to confirm.
 
     Raises:
-        ExploreError: that says which condition, and what to ask for; or that `most` is no number of
-            designs.
+        ExploreError: names the condition and an alternative; or if `most` is not a positive number.
     """
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise ExploreError(f"confirm is {most!r}", "Give a whole number, at least 1.")
@@ -86,8 +85,10 @@ def refuse_what_it_cannot_screen(question: Question, most: int) -> None:
             ) from error
 
 
-def screening_note(screened: Exploration, question: Question, tried: Sequence[Tried]) -> str:
-    """Return who screened how many designs, and who confirmed how many of them."""
+def screening_note(
+    screened: Exploration, question: SearchQuestion, tried: Sequence[EvaluatedDesign]
+) -> str:
+    """Return a note on how many designs which checkpoint screened, and which one confirmed."""
     surrogate = screened.question.predictor.checkpoint
     teacher = question.predictor.checkpoint
     return (
@@ -99,11 +100,11 @@ def screening_note(screened: Exploration, question: Question, tried: Sequence[Tr
 
 DEFAULT_TRIALS = 200
 ROUND = 16
-"""Designs that are asked for before the first of them is answered. Always as many, so that a search
-with the same seed tries the same designs however many workers there are; on a cluster more."""
+"""Designs that the sampler proposes at once. The number is independent of the number of workers, so
+that a search with the same seed tries the same designs; on a cluster it is larger."""
 ROUND_PER_WORKER = 4
 REPEATED = 320
-"""Proposals in a row that were all tried before, after which a sampler counts as exhausted."""
+"""Consecutive repeated proposals after which a sampler counts as exhausted."""
 
 
 def explore(
@@ -129,53 +130,52 @@ def explore(
 ) -> Exploration:
     """Search a design space.
 
-    What cannot be built, converted or predicted is a row with its reason, and the search goes on.
-    With a storage everything is kept as it comes: the same call goes on where another one ended,
-    however that was, and gives the answer at once if nothing is left to try.
+    A design that cannot be built, converted or predicted is a row with its reason, and the search
+    goes on. With a storage every outcome is stored at once: the same call continues where an
+    earlier one ended or was killed, and answers at once if nothing is left to try.
 
     Args:
-        space: what is searched.
+        space: design space.
         objectives: one or several: names of `QUANTITIES` ("latency_ms", "energy_j", "memory_mb",
             "throughput", ...), an `Objective` with a function of your own (an accuracy), or a
             mapping from names to "min" or "max".
-        constraints: limits by name: a number is the most that is allowed, a pair (least, most), and
-            for the memory the name of a MIG slice. The memory is held against its 99 % bound.
-            Beside these, every design has to fit its place.
-        trials: different designs to try, those of the storage included; None is 200, or the whole
-            space if it has no more. Fewer are tried if the sampler proposes nothing new.
+        constraints: limits by name: a number is the largest allowed value, a pair the smallest and
+            the largest; for memory also the name of a MIG slice. Memory is compared by its 99 %
+            bound. In addition, every design has to fit its place.
+        trials: number of distinct designs to try, including those in the storage; None takes 200,
+            or the whole space if it is smaller. Fewer are tried if the sampler is exhausted.
         sampler: "nsga2", "tpe", "random", "grid", or a sampler of `optuna.samplers`. A space that
-            has no more designs than trials is tried whole.
-        seed: of the sampler; the same search with the same seed tries the same designs.
-        storage: "sqlite:///search.db", "postgresql+psycopg://...", or what Optuna takes; None keeps
-            nothing.
-        name: of the study in the storage.
-        workers: processes; None is one for each processor, 0 is none but this one.
+            has no more designs than trials is enumerated.
+        seed: seed of the sampler; the same search with the same seed tries the same designs.
+        storage: "sqlite:///search.db", "postgresql+psycopg://...", or any storage of Optuna; None
+            stores nothing.
+        name: name of the study in the storage.
+        workers: number of processes; None takes one per processor, 0 only this one.
         cluster: address of a Ray cluster, "auto" for the one that runs here, "local" for a new one;
-            None is this machine without Ray.
-        prune: spare functions of your own the designs that already miss a constraint.
+            None runs on this machine without Ray.
+        prune: do not call functions of your own for designs that miss a constraint.
         checkpoint: see `dippm.predict`.
         trust: see `dippm.predict`.
-        timeout_s: of each conversion.
-        memory_limit_mb: of each conversion.
-        take_over: go on with a study that was searched on another machine.
-        surrogate: checkpoint that screens: it answers for all trials, and the best of them are
-            asked of `checkpoint`, whose answers are what is returned. In a storage the screening
-            has a study of its own.
-        confirm: designs that are asked of `checkpoint` after a screening.
+        timeout_s: time limit of each conversion in s.
+        memory_limit_mb: memory limit of each conversion in MiB.
+        take_over: continue a study that was searched on another machine.
+        surrogate: checkpoint for screening: it predicts all trials, and `checkpoint` then predicts
+            the best of them, which are returned. In a storage the screening has a study of its own.
+        confirm: number of designs that `checkpoint` predicts after a screening.
 
     Raises:
-        ExploreError: if objectives, constraints or arguments are wrong; among these
-            ContradictionError, if nothing can meet the constraints.
+        ExploreError: if objectives, constraints or arguments are not valid; ContradictionError, a
+            subclass, if no design can meet the constraints.
         UnknownNameError: if an objective, sampler or checkpoint is not known.
-        NoFeasibleDesignError: if nothing that was tried meets the constraints; it has what was.
+        NoFeasibleDesignError: if no design meets the constraints; it holds the exploration.
         StudyInUseError: if another process searches the study.
-        WorkersLostError: if one process after the other ends.
+        WorkersLostError: if too many worker processes in a row end.
         ExploreNotInstalledError: if Optuna or Ray is missing.
     """
     goals = objectives_of(objectives)
     limits = Limits(timeout_s, memory_limit_mb)
     total = _trials(trials, space)
-    question = Question(
+    question = SearchQuestion(
         space,
         goals,
         constraints_of(constraints, space, goals),
@@ -204,49 +204,55 @@ def explore(
         known = {key_of(chosen): outcome for _, chosen, outcome in study.tried()}
         left = total - len(study.tried())
         if left > 0:
-            with _crew(asked, workers, cluster) as crew:
-                _search(study, crew, known, left, total)
+            with _worker_pool(asked, workers, cluster) as pool:
+                _search(study, pool, known, left, total)
         entries = study.tried()
     finally:
         study.release()
-    found = Exploration(asked, tuple(Tried(n, space.design(c), o) for n, c, o in entries), name)
+    found = Exploration(
+        asked, tuple(EvaluatedDesign(n, space.design(c), o) for n, c, o in entries), name
+    )
     if surrogate is not None:
         chosen = {number: labels for number, labels, _ in entries}
-        found = _confirmed(
-            found, question, chosen, confirm, lambda: _crew(question, workers, cluster)
+        found = _confirm(
+            found, question, chosen, confirm, lambda: _worker_pool(question, workers, cluster)
         )
     if not found.feasible:
         raise _nothing(found)
     return found
 
 
-def _confirmed(
+def _confirm(
     screened: Exploration,
-    question: Question,
+    question: SearchQuestion,
     chosen: Mapping[int, Chosen],
     most: int,
-    crew_of: Callable[[], AbstractContextManager[Crew]],
+    pool_of: Callable[[], AbstractContextManager[WorkerPool]],
 ) -> Exploration:
-    """Return what the question's own predictor says of the best that were screened."""
+    """Return the predictions of the question's own predictor for the best screened designs."""
     space = question.space
     best = {tried.number: chosen[tried.number] for tried in most_promising(screened, most)}
-    outcomes: dict[int, Outcome] = {}
-    with crew_of() as crew:
-        for answered in crew.answer(_tasks(space, best)):
+    outcomes: dict[int, DesignOutcome] = {}
+    with pool_of() as pool:
+        for answered in pool.answer(_tasks(space, best)):
             outcomes |= answered
             tell(f"design {len(outcomes):,} of {len(best):,} to confirm")
-    tried = tuple(Tried(n, space.design(best[n]), outcomes[n]) for n in best)
+    tried = tuple(EvaluatedDesign(n, space.design(best[n]), outcomes[n]) for n in best)
     return Exploration(question, tried, screened.name, screening_note(screened, question, tried))
 
 
 def _search(
-    study: Study, crew: Crew, known: dict[tuple[Any, ...], Outcome], left: int, total: int
+    study: Study,
+    pool: WorkerPool,
+    known: dict[tuple[Any, ...], DesignOutcome],
+    left: int,
+    total: int,
 ) -> None:
-    """Ask, answer and tell in rounds until enough is tried; each answer is kept as it comes.
+    """Propose and evaluate designs in rounds until enough are tried; store each outcome at once.
 
-    What a sampler proposes again is told again, and does not count.
+    A design that the sampler proposes again gets its known outcome, and does not count.
     """
-    many = crew.engine.workers * ROUND_PER_WORKER if crew.engine.workers > ROUND else 0
+    many = pool.engine.workers * ROUND_PER_WORKER if pool.engine.workers > ROUND else 0
     repeated = 0
     while left > 0 and repeated < REPEATED and (asked := study.ask(min(max(ROUND, many), left))):
         alike: dict[tuple[Any, ...], list[int]] = {}
@@ -257,7 +263,7 @@ def _search(
                 study.tell(number, known[key])
         fresh = {numbers[0]: asked[numbers[0]] for numbers in alike.values()}
         repeated = 0 if fresh else repeated + len(asked)
-        for answered in crew.answer(_tasks(study.space, fresh)):
+        for answered in pool.answer(_tasks(study.space, fresh)):
             for first, outcome in answered.items():
                 key = key_of(asked[first])
                 known[key] = outcome
@@ -268,7 +274,7 @@ def _search(
 
 
 def _tasks(space: Space, chosen: Mapping[int, Chosen]) -> dict[tuple[Any, ...], Task]:
-    """Return the designs in tasks of equal graphs."""
+    """Group designs with equal graphs into tasks."""
     tasks: dict[tuple[Any, ...], dict[int, Chosen]] = {}
     for number, labels in chosen.items():
         tasks.setdefault(space.design(labels).built, {})[number] = labels
@@ -276,30 +282,32 @@ def _tasks(space: Space, chosen: Mapping[int, Chosen]) -> dict[tuple[Any, ...], 
 
 
 @contextmanager
-def _crew(question: Question, workers: int | None, cluster: str | None) -> Iterator[Crew]:
+def _worker_pool(
+    question: SearchQuestion, workers: int | None, cluster: str | None
+) -> Iterator[WorkerPool]:
     engine: Engine
     if cluster is not None:
         from dippm.decide.exploration.cluster import RayEngine
 
         ray = RayEngine(question, cluster, workers)
-        crew = Crew(ray)
+        pool = WorkerPool(ray)
         try:
-            yield crew
+            yield pool
         finally:
-            crew.close()
+            pool.close()
             ray.leave()
         return
     count = _processors() if workers is None else workers
     engine = LocalEngine(question, count) if count and can_fork() else HereEngine(question)
-    crew = Crew(engine)
+    pool = WorkerPool(engine)
     try:
-        yield crew
+        yield pool
     finally:
-        crew.close()
+        pool.close()
 
 
 def _processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -309,7 +317,7 @@ def _predictor(checkpoint: str | Path | None, space: Space) -> Any:
     devices = {place.device.name: place.device for place in space.places.values()}
     loaded = load(checkpoint, device=next(iter(devices.values())))
     for device in devices.values():
-        loaded.checkpoint_for(device)  # in memory before workers are made of this process
+        loaded.checkpoint_for(device)  # load before workers are forked from this process
     return loaded
 
 
@@ -322,7 +330,7 @@ def _trials(trials: int | None, space: Space) -> int:
 
 
 def _nothing(found: Exploration) -> NoFeasibleDesignError:
-    """Return the error for a search that found nothing, with what to do next."""
+    """Return the error of a search without a feasible design, with the next step."""
     tried = f"none of {len(found.tried):,} designs"
     if not found.predicted:
         reasons = found.reasons()

@@ -1,7 +1,7 @@
-"""`Space`: which architectures, batches, precisions and places are searched.
+"""`Space`: the architectures, batches, precisions and places of a search.
 
-Batch, precision, device and slice change nothing in an architecture's graph, so they are axes of
-their own and never cost a conversion.
+Batch, precision, device and slice do not change the graph of an architecture, so they are separate
+axes and never cost a conversion.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Unpack
 
-from dippm.decide.exploration.axes import Axis, Choices, Ints, Label, axis_of, described
+from dippm.decide.exploration.axes import Axis, Choices, Ints, Label, axis_of, describe_axis
 from dippm.decide.exploration.design import (
     ARCHITECTURE,
     BATCH,
@@ -41,31 +41,31 @@ from dippm.model.frontends.registry import object_framework
 from dippm.model.graph import ModelGraph
 
 DESCRIBED = ("mode", "timer", "channels_last", "host", "attention")
-"""Fields that every description has; the others only where they are not as usual."""
+"""Fields of every description; others are included only if they differ from their defaults."""
 
 
 class Space:
-    """What is searched.
+    """A design space.
 
     Args:
         architectures: a function that returns a model for its keywords, a model as `dippm.predict`
             takes it ("timm:resnet50", a path, a module), an `Architecture`, or several of these.
-        parameters: axes of the function, by keyword: a list of choices, a range, `Ints`, `Floats`.
+        parameters: axis of each keyword: a list of choices, a range, `Ints`, `Floats`.
         input: sizes without the batch, as `dippm.predict` takes them, or a function from the
-            parameters to them.
+            parameters to sizes.
         batch: one size, several, a range, or `Ints`.
-        precision: one or several.
-        device: one GPU or several, each as `dippm.predict` takes it.
-        mig: one slice or several; None is the whole GPU. A slice that one of the devices does not
-            have is left out for that device.
-        **options: what holds for every design, see `dippm.Options`.
+        precision: one or several precisions.
+        device: one or several GPUs, each as `dippm.predict` takes it.
+        mig: one or several slices; None is the whole GPU. A slice that a device does not have is
+            left out for that device.
+        **options: conditions of every design, see `dippm.Options`.
 
     Attributes:
-        architectures: by name.
-        axes: that the search varies, by name; what has one value only is none.
+        architectures: architecture by name.
+        axes: axis by name, of those with more than one value.
 
     Raises:
-        ExploreError: if an axis is none, or names are taken twice.
+        ExploreError: if an axis is not valid, or a name occurs twice.
         UnknownNameError: if a device, slice or host is not known.
         ConditionsError: if a batch, precision, mode, timer or attention cannot be predicted.
     """
@@ -98,7 +98,7 @@ class Space:
             PRECISION: Choices(self._precisions),
         }
         self._check_batches()
-        grid.points([1], supported=lambda _: ())  # no place has any of the precisions: an error
+        grid.points([1], supported=lambda _: ())  # raises: no place supports any precision
         self.axes: dict[str, Axis] = {n: a for n, a in self._roots.items() if a.count != 1}
         for architecture in self.architectures.values():
             for name, axis in architecture.parameters.items():
@@ -107,7 +107,7 @@ class Space:
 
     @property
     def size(self) -> int | None:
-        """How many designs there are; None if an axis has no end."""
+        """Number of designs; None if an axis is continuous."""
         total = 0
         for architecture in self.architectures.values():
             counts = [axis.count for axis in architecture.parameters.values()]
@@ -119,7 +119,7 @@ class Space:
 
     @property
     def varied(self) -> frozenset[str]:
-        """Columns of a design that the space leaves open, whether or not a search tried several."""
+        """Columns of a design that the space varies, whatever a search tried of them."""
         open_ = {BATCH, PRECISION} & self.axes.keys()
         places = self._places.values()
         open_ |= {"device"} if len({str(place.device) for place in places}) > 1 else set()
@@ -128,34 +128,34 @@ class Space:
 
     @property
     def places(self) -> Mapping[str, Place]:
-        """Devices and slices by name."""
+        """Places (devices and slices) by name."""
         return self._places
 
     @property
     def batches(self) -> tuple[int, int]:
-        """The least and the greatest batch."""
+        """Smallest and largest batch."""
         axis = self._roots[BATCH]
         if isinstance(axis, Choices):
             return min(axis.values), max(axis.values)
         return int(axis.low), int(axis.high)
 
     def key(self, architecture: Architecture, parameter: str) -> str:
-        """Return what the search calls a parameter of an architecture."""
+        """Return the name of a parameter of an architecture in the search."""
         several = len(self.architectures) > 1
         return f"{architecture.name}.{parameter}" if several else parameter
 
     def axes_of(self, architecture: str) -> dict[str, Axis]:
-        """Return the axes that a design of an architecture has, those of one value left out."""
+        """Return the axes of an architecture with more than one value."""
         chosen = self.architectures[architecture]
         own = {self.key(chosen, name): axis for name, axis in chosen.parameters.items()}
         shared = {n: a for n, a in self._roots.items() if n != ARCHITECTURE}
         return {name: axis for name, axis in {**own, **shared}.items() if axis.count != 1}
 
     def design(self, chosen: Mapping[str, Label]) -> Design:
-        """Return the design of the labels that were chosen for axes.
+        """Return the design with the chosen labels.
 
         Raises:
-            KeyError: if an axis is missing, or a label is none of it.
+            KeyError: if an axis is missing, or does not have the label.
         """
         architecture = self.architectures[str(self._label(ARCHITECTURE, chosen))]
         labels: dict[str, Label] = {}
@@ -186,7 +186,7 @@ class Space:
         return self._at(self._places[design.place], design.batch, precision_of(design.precision))
 
     def every_condition(self) -> Iterator[Conditions]:
-        """Yield the conditions of each place and precision that go together, at the least batch."""
+        """Yield the conditions of each supported place and precision, at the smallest batch."""
         for place in self._places.values():
             for precision in self._precisions:
                 with suppress(UnsupportedPrecisionError):
@@ -201,14 +201,14 @@ class Space:
         return self.architectures[design.architecture].input_of(design, self._input)
 
     def describe(self) -> dict[str, Any]:
-        """Return what is searched as JSON-ready data, equal for equal spaces."""
-        axes = {name: described(axis) for name, axis in self._roots.items()}
+        """Describe the space as JSON-ready data, equal for equal spaces."""
+        axes = {name: describe_axis(axis) for name, axis in self._roots.items()}
         usual = usual_values(RunOptions)
         same = {**usual, **self._options}
         same["host"] = self._grid.places[0].host
         rest = {n: str(v) for n, v in same.items() if n in DESCRIBED or v != usual[n]}
         own = {
-            a.name: {name: described(axis) for name, axis in a.parameters.items()}
+            a.name: {name: describe_axis(axis) for name, axis in a.parameters.items()}
             for a in self.architectures.values()
         }
         given = "a function" if callable(self._input) else str(self._input)

@@ -1,4 +1,4 @@
-"""A question from a file: TOML for what needs no function, models as they are by name or path."""
+"""A search from a TOML file, for spaces without functions: models by name or path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ objectives = ["latency_ms", "throughput"]
 constraints = { latency_ms = 5, memory_mb = "1g.5gb", throughput = [1000, inf] }"""
 
 
-class _Asked(BaseModel):
+class _SpaceFile(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     models: list[str]
@@ -45,17 +45,17 @@ _FIELDS: Any = {
     name: (str | float | None if float in KINDS[name] else KINDS[name][0], usual)
     for name, usual in usual_values(RunOptions).items()
 }
-_File = create_model("_File", __base__=_Asked, **_FIELDS)
+_File = create_model("_File", __base__=_SpaceFile, **_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a file asks for.
+class SearchRequest:
+    """The search that a file describes.
 
     Attributes:
-        space: where.
-        objectives: what for, as `explore` takes them.
-        constraints: under which limits, as `explore` takes them.
+        space: design space.
+        objectives: objectives, as `explore` takes them.
+        constraints: constraints, as `explore` takes them.
     """
 
     space: Space
@@ -63,8 +63,8 @@ class Asked:
     constraints: dict[str, Any]
 
 
-def read_space(path: str | os.PathLike[str]) -> Asked:
-    """Return what a file asks for; "full" is no slice, and inf no limit.
+def read_space(path: str | os.PathLike[str]) -> SearchRequest:
+    """Read the search that a file describes; "full" is the whole GPU, and inf no limit.
 
     Raises:
         ExploreError: if it cannot be read, or a field is not known or of another type.
@@ -100,7 +100,7 @@ def read_space(path: str | os.PathLike[str]) -> Asked:
     )
     limits = {name: _limit(value) for name, value in found.constraints.items()}
     goals: Any = found.objectives
-    return Asked(space, goals, limits)
+    return SearchRequest(space, goals, limits)
 
 
 def _limit(value: float | str | list[float]) -> Any:

@@ -1,4 +1,4 @@
-"""`opened`: the study of a name in a storage of Optuna, made if it is not there."""
+"""`open_study`: opens or creates a study in a storage of Optuna."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ STORAGES = (
     '"postgresql+psycopg://user@host/database".'
 )
 ATTEMPTS = 5
-"""To make the tables of a database in which another search makes them at the same moment."""
+"""Attempts to create the tables of a database while another search creates them too."""
 
 
-def opened(optuna: Any, storage: Any, name: str, directions: list[str]) -> Any:
-    """Return a study, of the storage if it is there, else new.
+def open_study(optuna: Any, storage: Any, name: str, directions: list[str]) -> Any:
+    """Return a study of the storage, created if it does not exist.
 
     Args:
-        optuna: the module.
-        storage: an address, a storage object, or None for one that keeps nothing.
-        name: of the study.
-        directions: "minimize" or "maximize", of each objective of a new study.
+        optuna: Optuna's module.
+        storage: an address, a storage object, or None for a study in memory.
+        name: name of the study.
+        directions: "minimize" or "maximize" for each objective of a new study.
 
     Raises:
         ExploreNotInstalledError: if the driver of the database is not installed.
@@ -49,8 +49,8 @@ def opened(optuna: Any, storage: Any, name: str, directions: list[str]) -> Any:
 def _tables(optuna: Any, address: str) -> Any:
     """Return the storage of an address, with its tables.
 
-    Optuna looks whether a table is there and then makes it; of two searches that begin together in
-    an empty database, one fails at what the other has just made, and finds it when it looks again.
+    Optuna checks for a table and then creates it: of two searches that start together in an empty
+    database, one fails because the other was faster, and succeeds when it tries again.
     """
     for left in reversed(range(ATTEMPTS)):
         try:
@@ -65,10 +65,10 @@ def _tables(optuna: Any, address: str) -> Any:
 
 
 def _met_another(error: Exception) -> bool:
-    """Return whether a table or a row could not be made because it was there."""
+    """Return whether a table or a row could not be created because another process just did so."""
     from sqlalchemy import exc
 
-    is_internal = type(error).__name__ == "StorageInternalError"  # of the commit of a row
+    is_internal = type(error).__name__ == "StorageInternalError"  # from the commit of a row
     cause = error.__cause__ if is_internal and error.__cause__ else error
     return isinstance(cause, exc.IntegrityError) or (
         isinstance(cause, exc.DatabaseError) and "already exists" in str(cause)
@@ -76,9 +76,9 @@ def _met_another(error: Exception) -> bool:
 
 
 def _write_ahead(engine: Any) -> None:
-    """Let SQLite write ahead: a design is a dozen transactions, and each would wait for the disk.
+    """Turn SQLite's write-ahead log on: a design is a dozen transactions, each a wait for the disk.
 
-    What was kept outlives a kill of this process; a power cut may cost the last designs.
+    Stored outcomes survive a kill of this process; a power cut may lose the last designs.
     """
     from sqlalchemy import event
 
@@ -87,4 +87,4 @@ def _write_ahead(engine: Any) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
 
-    engine.dispose()  # the connections that were made before
+    engine.dispose()  # closes connections from before the setting

@@ -1,8 +1,8 @@
-"""`Study`: an Optuna study in DIPPM's words: what to try next, what was tried, where it is kept.
+"""`Study`: an Optuna study of designs: proposes them, and stores their outcomes.
 
-A trial of Optuna is one design. Its user attribute "outcome" has everything that is known of it, so
-that the storage alone gives the answer back. A trial that was running when its process ended is
-marked, and its design is tried again.
+A trial of Optuna is one design. Its user attribute "outcome" holds everything known about it, so
+that the storage alone suffices to rebuild the answer. A trial that was running when its process
+ended is marked, and its design is tried again.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from dippm.decide.exploration.errors import (
     StudyInUseError,
     StudyMismatchError,
 )
-from dippm.decide.exploration.question import Outcome, Question
+from dippm.decide.exploration.question import DesignOutcome, SearchQuestion
 from dippm.decide.exploration.space import Space
-from dippm.decide.exploration.storage import opened
+from dippm.decide.exploration.storage import open_study
 from dippm.errors import DippmError, UnknownNameError
 
 SAMPLERS = ("nsga2", "tpe", "random", "grid")
 OUTCOME, LOST, ASKED, DRIVER = "outcome", "lost", "dippm", "dippm_driver"
 VIOLATION = "violation"
 POPULATION = (8, 50)
-"""Least and greatest of NSGA-II; between them a tenth of the trials, for ten generations."""
+"""Bounds of the population of NSGA-II, which is a tenth of the trials, for ten generations."""
 Chosen = Mapping[str, Label]
 
 
 class Study:
-    """The memory of a search.
+    """The persistent state of a search.
 
     Args:
-        question: what is searched.
-        storage: of Optuna: an address such as "sqlite:///search.db", or a storage object; None
-            keeps nothing.
-        name: of the study there.
+        question: the question of the search.
+        storage: storage of Optuna: an address such as "sqlite:///search.db", or an object; None
+            stores nothing.
+        name: name of the study in the storage.
         sampler: one of `SAMPLERS`, or a sampler of Optuna.
-        trials: that are meant to be tried in all.
-        seed: of the sampler.
-        take_over: whether a search of this study on another machine is taken to be over.
+        trials: total number of designs to try.
+        seed: seed of the sampler.
+        take_over: whether to assume that a search of this study on another machine has ended.
 
     Attributes:
-        space: what is searched.
+        space: design space.
 
     Raises:
         ExploreNotInstalledError: if Optuna is not installed.
@@ -64,7 +64,7 @@ class Study:
 
     def __init__(
         self,
-        question: Question,
+        question: SearchQuestion,
         *,
         storage: Any,
         name: str,
@@ -77,12 +77,12 @@ class Study:
         self._question, self.space = question, question.space
         self._asked: dict[int, Any] = {}
         is_grid = sampler == "grid"
-        with self._quiet(), _kept_things_read():
+        with self._silent(), _reading_storage():
             self._study = self._opened(storage, name)
             self._check()
-            self._drive(take_over=take_over)
-            self._revive(again=not is_grid)
-        with self._quiet():
+            self._claim(take_over=take_over)
+            self._requeue_unfinished(again=not is_grid)
+        with self._silent():
             # A second search of a study must not begin with the random numbers of the first.
             seed += len(self._study.get_trials(deepcopy=False))
             self._study.sampler = self._sampler(sampler, trials, seed)
@@ -90,29 +90,29 @@ class Study:
 
     @property
     def name(self) -> str:
-        """What the study is called."""
+        """Name of the study."""
         return str(self._study.study_name)
 
-    def tried(self) -> list[tuple[int, Chosen, Outcome]]:
-        """Return what was tried: number, what was chosen, what became of it; each design once.
+    def tried(self) -> list[tuple[int, Chosen, DesignOutcome]]:
+        """Return (number, chosen labels, outcome) of every design that was tried, each once.
 
         Raises:
-            ExploreError: if what the storage keeps is damaged.
+            ExploreError: if the content of the storage is damaged.
         """
-        found: dict[tuple[Any, ...], tuple[int, Chosen, Outcome]] = {}
-        with _kept_things_read():
+        found: dict[tuple[Any, ...], tuple[int, Chosen, DesignOutcome]] = {}
+        with _reading_storage():
             for trial in self._study.get_trials(deepcopy=False):
                 if OUTCOME in trial.user_attrs and trial.state.is_finished():
                     chosen = dict(trial.params)
-                    outcome = Outcome.from_dict(trial.user_attrs[OUTCOME])
-                    self.space.design(chosen)  # raises if it is none of the space
+                    outcome = DesignOutcome.from_dict(trial.user_attrs[OUTCOME])
+                    self.space.design(chosen)  # raises if the space lacks it
                     found.setdefault(key_of(chosen), (trial.number, chosen, outcome))
         return list(found.values())
 
     def ask(self, most: int) -> dict[int, Chosen]:
-        """Return designs to try, by number; fewer than asked for if a grid has no more."""
+        """Return designs to try, by number; fewer than requested if a grid is exhausted."""
         found: dict[int, Chosen] = {}
-        with self._quiet():
+        with self._silent():
             while len(found) < most:
                 if self._left is not None:
                     chosen = next(self._left, None)
@@ -124,11 +124,11 @@ class Study:
                 self._asked[trial.number] = trial
         return found
 
-    def tell(self, number: int, outcome: Outcome) -> None:
-        """Keep what became of a design."""
+    def tell(self, number: int, outcome: DesignOutcome) -> None:
+        """Store the outcome of a design."""
         state = self._optuna.trial.TrialState
         trial = self._asked.pop(number)
-        with self._quiet():
+        with self._silent():
             trial.set_user_attr(OUTCOME, outcome.to_dict())
             if outcome.state in ("ok", "infeasible"):
                 trial.set_constraint(VIOLATION, sum(outcome.violations.values()))
@@ -138,13 +138,13 @@ class Study:
                 self._study.tell(trial, state=ended)
 
     def release(self) -> None:
-        """Say that this process no longer searches the study."""
+        """Record that this process no longer searches the study."""
         with contextlib.suppress(Exception):  # the storage may be what failed
             self._study.set_user_attr(DRIVER, None)
 
     def _opened(self, storage: Any, name: str) -> Any:
         directions = ["minimize" if o.sign > 0 else "maximize" for o in self._question.objectives]
-        study = opened(self._optuna, storage, name, directions)
+        study = open_study(self._optuna, storage, name, directions)
         kept = [self._optuna.study.StudyDirection[d.upper()] for d in directions]
         if study.directions != kept:
             raise self._mismatch("objectives")
@@ -169,10 +169,10 @@ class Study:
             "Ask the same as before to go on with it, or give another name=... for a new one.",
         )
 
-    def _drive(self, *, take_over: bool) -> None:
+    def _claim(self, *, take_over: bool) -> None:
         kept = self._study.user_attrs.get(DRIVER)
-        driver = Driver(**kept) if kept else None
-        here = Driver.here()
+        driver = SearchProcess(**kept) if kept else None
+        here = SearchProcess.current()
         if driver and driver != here and not (driver.is_gone or take_over):
             known = driver.is_gone is not None
             raise StudyInUseError(
@@ -183,8 +183,8 @@ class Study:
             )
         self._study.set_user_attr(DRIVER, asdict(here))
 
-    def _revive(self, *, again: bool) -> None:
-        """Mark the designs that a process had not finished when it ended, and try them again."""
+    def _requeue_unfinished(self, *, again: bool) -> None:
+        """Mark the designs that a process left unfinished, so that they are tried again."""
         state = self._optuna.trial.TrialState
         for trial in self._study.get_trials(deepcopy=False, states=(state.RUNNING,)):
             running = self._optuna.trial.Trial(self._study, trial._trial_id)
@@ -211,7 +211,7 @@ class Study:
             ),
             "tpe": lambda: samplers.TPESampler(seed=seed),
             "random": lambda: samplers.RandomSampler(seed=seed),
-            "grid": lambda: samplers.RandomSampler(seed=seed),  # it is told every design
+            "grid": lambda: samplers.RandomSampler(seed=seed),  # designs are enqueued, not sampled
         }
         if sampler not in makers:
             raise UnknownNameError.of(
@@ -234,11 +234,11 @@ class Study:
     def _unvisited(self) -> Iterator[Chosen]:
         """Yield every design of the space that was not tried."""
         seen = {key_of(chosen) for _, chosen, _ in self.tried()}
-        return (chosen for chosen in every(self.space) if key_of(chosen) not in seen)
+        return (chosen for chosen in every_design(self.space) if key_of(chosen) not in seen)
 
     @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Keep Optuna from talking: what it says is about its own interface."""
+    def _silent(self) -> Iterator[None]:
+        """Silence Optuna's logger, which speaks about its own interface."""
         logging = self._optuna.logging
         before = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)
@@ -251,13 +251,13 @@ class Study:
 
 
 @contextlib.contextmanager
-def _kept_things_read() -> Iterator[None]:
-    """Name the storage where what it keeps has another form than was written."""
+def _reading_storage() -> Iterator[None]:
+    """Turn errors from reading the storage into an error that names it."""
     try:
         yield
     except (DippmError, KeyboardInterrupt):
         raise
-    except Exception as error:  # of Optuna, of the database, of our own reading
+    except Exception as error:  # from Optuna, the database, or parsing
         words = (str(error).splitlines() or [""])[0][:300]
         raise ExploreError(
             f"the study in this storage cannot be read: {type(error).__name__}: {words}",
@@ -266,11 +266,11 @@ def _kept_things_read() -> Iterator[None]:
         ) from error
 
 
-def every(space: Space) -> Iterator[Chosen]:
-    """Yield every design of a space, as what is chosen for its axes.
+def every_design(space: Space) -> Iterator[Chosen]:
+    """Yield every design of a space, as labels of its axes.
 
     Raises:
-        ExploreError: if an axis has no end.
+        ExploreError: if an axis is continuous.
     """
     for name in space.architectures:
         axes = space.axes_of(name)
@@ -281,7 +281,7 @@ def every(space: Space) -> Iterator[Chosen]:
 
 
 def key_of(chosen: Chosen) -> tuple[Any, ...]:
-    """Return what is equal for equal choices."""
+    """Return a hashable key, equal for equal labels."""
     return tuple(sorted(chosen.items()))
 
 
@@ -293,7 +293,7 @@ def optuna_module() -> Any:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its progress bars, which are not used
+            warnings.simplefilter("ignore")  # about progress bars, which are not used
             import optuna
     except ImportError as error:
         raise ExploreNotInstalledError(
@@ -313,18 +313,18 @@ def _suggest(trial: Any, name: str, axis: Axis) -> Label:
     return chosen
 
 
-# `Driver`: the process that searches a study, so that a second one does not join unseen.
+# `SearchProcess`: the process that searches a study, recorded so that a second one is refused.
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class SearchProcess:
     """The process that searches a study.
 
     Attributes:
-        host: name of the machine.
-        pid: its number there.
-        began: when it began, in the kernel's ticks, so that another process of its number is told
-            from it; 0 where nothing says it.
+        host: name of its machine.
+        pid: its process id there.
+        began: its start time in the kernel's ticks, which tells it from a later process with the
+            same id; 0 where it is not known.
     """
 
     host: str
@@ -332,13 +332,13 @@ class Driver:
     began: int
 
     @classmethod
-    def here(cls) -> Driver:
+    def current(cls) -> SearchProcess:
         """Return this process."""
-        return cls(socket.gethostname(), os.getpid(), _began(os.getpid()))
+        return cls(socket.gethostname(), os.getpid(), _start_ticks(os.getpid()))
 
     @property
     def is_gone(self) -> bool | None:
-        """Whether it has ended; None if it is on another machine."""
+        """Whether the process has ended; None if it is on another machine."""
         if self.host != socket.gethostname():
             return None
         try:
@@ -347,11 +347,11 @@ class Driver:
             return True
         except PermissionError:
             return False
-        return _began(self.pid) != self.began
+        return _start_ticks(self.pid) != self.began
 
 
-def _began(pid: int) -> int:
-    """Return when a process began; a number that nobody has taken over has the same."""
+def _start_ticks(pid: int) -> int:
+    """Return the start time of a process in the kernel's ticks; 0 where it is not known."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         fields = status.rpartition(")")[2].split()  # the name before may hold anything

@@ -1,17 +1,16 @@
-"""Language models by their configuration, without weights: what serving them costs.
+"""Cost of serving language models, from their configuration alone, without weights.
 
 config        a config.json or its content
 reading       its fields → `Decoder` (`fields` checks values, `families` knows what goes unsaid)
 architecture  `Decoder`: sizes, and how many weights they make
-formats       in which format weights are stored
+formats       formats of stored weights
 setting       how a model is run
 kernels       kernels of a language model; `engine` and `eager` list those of a pass
-cache, memory what is kept, and what the GPU holds in all
-clock         how long each kernel takes (`corrections`: what operators of engines add)
-parallel      the part of one of several GPUs, and what they exchange
-ordered       times over batch and context that keep what physics orders
-passes        what a pass costs: a prompt, or one token more
-serving       the question; `answer`: what it answers
+memory        memory of the GPU, with the cache of keys and values
+clock         time of each kernel (`corrections`: learned from operators of serving engines)
+parallel      the shard of one of several GPUs, and their communication
+passes        cost of a pass (a prompt, or one more token), monotonic in batch and context
+serving       the question; `answer`: the answer
 """
 
 from dippm.decide.language.answer import LanguagePrediction

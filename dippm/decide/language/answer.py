@@ -1,4 +1,4 @@
-"""`LanguagePrediction`: what serving a language model costs, and how it prints."""
+"""`LanguagePrediction`: cost of serving a language model, and how it prints."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dippm.base.answer import Answer
-from dippm.base.numbers import between, show
+from dippm.base.number_format import between, show
 from dippm.base.printable import printable
 from dippm.decide.language.architecture import Decoder
 from dippm.decide.language.memory import LanguageMemory
 from dippm.decide.language.passes import PassCost
-from dippm.decide.language.setting import Setting
+from dippm.decide.language.setting import ServingSetting
 from dippm.estimate.models.memory import ONE_CONTEXT
 from dippm.estimate.models.targets import Estimate, HostUse
 
@@ -20,20 +20,20 @@ HEADER = ("context", "step ms", "90 % interval", "tokens/s", "J/token", "memory 
 
 
 UNVERIFIED = "dippm measure serves no language model: the engine's own benchmark would check it"
-"""Why no command of ours checks an answer about a language model."""
+"""Why no command of DIPPM checks an answer about a language model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DecodeStep:
     """A decode step at one context.
 
     Attributes:
-        context: tokens of each sequence, the new one included.
-        cost: of the step.
-        tokens_per_s: of all sequences.
-        joules_per_token: of all GPUs; None if the power is not known.
-        memory_mb: of one GPU at this context.
-        fits: whether it holds that at 99 %.
+        context: tokens of each sequence, including the new one.
+        cost: cost of the step.
+        tokens_per_s: throughput over all sequences.
+        joules_per_token: energy of all GPUs; None if the power is not known.
+        memory_mb: memory of one GPU at this context.
+        fits: whether the GPU holds the 99 % bound of it.
     """
 
     context: int
@@ -44,14 +44,14 @@ class Step:
     fits: bool
 
     def row(self) -> dict[str, Any]:
-        """Return it as one flat mapping."""
+        """Return the step as one flat mapping."""
         row = self.to_dict()
         for name, ends in row.pop("intervals").items():
             row |= {f"{name}_low": ends["low"], f"{name}_high": ends["high"]}
         return {**row, "parts_ms": row.pop("parts_ms")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-ready data, the cost of the step beside the rest."""
+        """Return everything as JSON-ready data, with the fields of `cost` on the same level."""
         return {
             "context": self.context,
             **self.cost.to_dict(),
@@ -64,31 +64,32 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class LanguagePrediction(Answer):
-    """What serving a language model costs; `dippm.language_model` makes it.
+    """Cost of serving a language model; `dippm.language_model` makes it.
 
     Attributes:
-        first_token: the pass that reads the prompts: time to first token.
-        steps: decode steps by context.
-        generate_s: from the prompts to the last token, in s.
+        first_token: prefill pass over the prompts: time to first token.
+        steps: decode steps, by context.
+        generate_s: time from the prompts to the last token, in s.
         tokens_per_s: generated tokens of all sequences over that time.
-        joules_per_token: energy of all that, of all GPUs, over the generated tokens; None, with
-            the reason in `absent`, if the power is not known.
-        memory: of one GPU, in the end.
-        largest_batch: the largest that fits at 99 %, with prompt and generated tokens as asked.
-        largest_context: the longest that fits at 99 %, at the batch as asked, of those that the
-            model was made for.
-        memory_context: the longest that fits, whatever the model was made for.
-        host: the machine that launches.
-        absent: reason by what has no value.
-        warnings: what to know before relying on the numbers.
+        joules_per_token: energy of all GPUs over the generated tokens; None, with the reason in
+            `absent`, if the power is not known.
+        memory: memory of one GPU at the longest context.
+        largest_batch: largest batch that fits at 99 %, with the prompt and generated tokens asked
+            for.
+        largest_context: longest context that fits at 99 % at the batch asked for, within the
+            model's own limit.
+        memory_context: longest context that fits, regardless of the model's own limit.
+        host: the machine that launches kernels.
+        absent: reason for each quantity without a value.
+        warnings: warnings about the numbers.
         decoder: the model.
-        setting: what was asked for.
+        setting: the question.
         checkpoint: "name version" of the predictor.
-        sha256: of its weights.
+        sha256: hash of its weights.
     """
 
     first_token: PassCost
-    steps: tuple[Step, ...]
+    steps: tuple[DecodeStep, ...]
     generate_s: float
     tokens_per_s: float
     joules_per_token: float | None
@@ -100,7 +101,7 @@ class LanguagePrediction(Answer):
     absent: dict[str, str]
     warnings: tuple[str, ...]
     decoder: Decoder = field(repr=False)
-    setting: Setting = field(repr=False)
+    setting: ServingSetting = field(repr=False)
     checkpoint: str
     sha256: str = field(repr=False)
 
@@ -186,7 +187,7 @@ class LanguagePrediction(Answer):
         return "\n".join([*lines, " " + self.footer])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-ready data; the layers are summed up."""
+        """Return everything as JSON-ready data; layers are summed up."""
         s, c, d = self.setting, self.setting.conditions, self.decoder
         return {
             "model": {

@@ -1,4 +1,4 @@
-"""`Decoder`: what a language model is made of, as sizes; its weights are counted, never read.
+"""`Decoder`: the structure of a language model as sizes; its weights are counted, never read.
 
 A decoder is an embedding, layers of attention and feed-forward networks, a norm and a head that
 scores the vocabulary. Attention shares keys and values between query heads (grouped queries), or
@@ -18,9 +18,9 @@ class Projection(NamedTuple):
     """A matrix of weights, or several equal ones.
 
     Attributes:
-        name: as reports call it.
-        out, inner: its sizes.
-        copies: equal matrices of which a token uses a part (experts); 1 otherwise.
+        name: name in reports.
+        out, inner: numbers of outputs and inputs.
+        copies: number of equal matrices of which a token uses a part (experts); 1 otherwise.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Projection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Keys and values as one vector per token.
+    """Keys and values as one latent vector per token.
 
     Attributes:
-        rank: of that vector.
-        rotary: part of a key that all heads share, beside it.
-        query_rank: of the latent queries; None if queries are projected at once.
+        rank: length of that vector.
+        rotary: length of the part of a key with rotary positions, which all heads share.
+        query_rank: length of latent queries; None if queries are projected directly.
     """
 
     rank: int
@@ -54,16 +54,16 @@ class Attention:
     """One attention layer.
 
     Attributes:
-        heads: of queries.
-        kv_heads: of keys and values.
-        head_dim: of queries and keys.
-        value_dim: of values.
-        window: tokens that a query sees, itself included; None if all.
-        latent: of multi-head latent attention; None otherwise.
-        bias: whether queries, keys and values have biases.
-        out_bias: whether the output has.
-        normed: whether queries and keys are normed before they meet.
-        rotary: whether positions turn them.
+        heads: number of query heads.
+        kv_heads: number of key and value heads.
+        head_dim: length of a query and of a key.
+        value_dim: length of a value.
+        window: number of tokens that a query sees, including itself; None for all.
+        latent: sizes of multi-head latent attention; None otherwise.
+        bias: whether the projections of queries, keys and values have biases.
+        out_bias: whether the output projection has a bias.
+        normed: whether queries and keys are normalised.
+        rotary: whether queries and keys have rotary positions.
     """
 
     heads: int
@@ -88,11 +88,11 @@ class Attention:
 
     @property
     def plain_dim(self) -> int:
-        """Return the part of a key that positions do not turn, of latent attention."""
+        """Return the length of the part of a latent key without rotary positions."""
         return self.head_dim - (self.latent.rotary if self.latent else 0)
 
     def projections(self, hidden: int) -> tuple[Projection, ...]:
-        """Return its matrices; `hidden` is the width of the model."""
+        """Return the projections; `hidden` is the width of the model."""
         output = Projection("output projection", hidden, self.heads * self.value_dim)
         if self.latent is None:
             keys = self.kv_heads * self.head_dim
@@ -122,7 +122,7 @@ class Attention:
         )
 
     def small(self, hidden: int) -> int:
-        """Return how many weights it has beside its matrices: biases and norms."""
+        """Return the number of weights outside matrices: biases and norms."""
         found = 2 * self.head_dim if self.normed else 0
         if self.latent is not None:
             found += self.latent.rank + (self.latent.query_rank or 0)
@@ -133,15 +133,15 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """A feed-forward network, or experts of which each token goes through a few.
+    """A feed-forward network, or a mixture of experts.
 
     Attributes:
-        width: of the hidden layer, of one expert if there are experts.
+        width: width of the hidden layer; that of one expert if there are experts.
         gated: whether a second product gates the first.
         bias: whether its products have biases.
-        experts: to choose from; 0 for a plain network.
-        chosen: experts that a token goes through.
-        shared_width: of experts that every token goes through, side by side; 0 without.
+        experts: number of experts; 0 for a plain network.
+        chosen: number of experts per token.
+        shared_width: total width of experts that process every token; 0 without any.
     """
 
     width: int
@@ -153,11 +153,11 @@ class FeedForward:
 
     @property
     def inputs(self) -> int:
-        """Return how many matrices read the hidden state."""
+        """Return the number of matrices that read the hidden state."""
         return 2 if self.gated else 1
 
     def projections(self, hidden: int) -> Iterator[Projection]:
-        """Yield its matrices; `hidden` is the width of the model."""
+        """Yield the projections; `hidden` is the width of the model."""
         names = ("gate projection", "up projection") if self.gated else ("up projection",)
         for prefix, width, copies in self._parts():
             for name in names:
@@ -165,7 +165,7 @@ class FeedForward:
             yield Projection(f"{prefix}down projection", hidden, width, copies)
 
     def small(self, hidden: int) -> int:
-        """Return how many weights it has beside its matrices: biases and the router."""
+        """Return the number of weights outside matrices: biases and the router."""
         biases = sum((self.inputs * width + hidden) * copies for _, width, copies in self._parts())
         return (biases if self.bias else 0) + self.experts * hidden
 
@@ -183,9 +183,9 @@ class Layer:
     """One layer.
 
     Attributes:
-        attention: its attention.
-        feed_forward: what follows.
-        norms: of the hidden state, in the layer.
+        attention: attention of the layer.
+        feed_forward: feed-forward network of the layer.
+        norms: number of norms of the hidden state.
         parallel: whether attention and feed-forward network read the same state.
     """
 
@@ -200,18 +200,18 @@ class Decoder:
     """A language model.
 
     Attributes:
-        name: as answers call it.
-        family: what its configuration calls its kind ("llama"); "" if it does not say.
-        hidden: width between the layers.
-        vocabulary: tokens that are known.
-        layers: from the embedding on.
-        tied: whether the head's weights are those of the embedding.
-        positions: rows of a table of learned positions; 0 without.
+        name: name in answers.
+        family: `model_type` of its configuration ("llama"); "" without one.
+        hidden: width of the hidden state.
+        vocabulary: number of tokens in the vocabulary.
+        layers: layers in their order.
+        tied: whether the head shares the weights of the embedding.
+        positions: number of learned positions; 0 without a table of them.
         norm_bias: whether norms have biases (layer norm) or not (RMS norm).
-        embedding_width: of the embedding, where it differs from `hidden`.
-        longest: context that it was made for; None if the configuration does not say.
-        stored: format that its file says the weights are in ("int4"); None if not quantised.
-        notes: what a user should know about how it was read.
+        embedding_width: width of the embedding if it differs from `hidden`.
+        longest: longest context that the model supports; None if the configuration gives none.
+        stored: format of the weights by the configuration ("int4"); None if not quantised.
+        notes: remarks on how the configuration was read.
     """
 
     name: str
@@ -229,7 +229,7 @@ class Decoder:
 
     @property
     def quantisable(self) -> int:
-        """Return the weights in the matrices of the layers: those that quantisation shrinks."""
+        """Return the number of weights in matrices of layers: those that are quantised."""
         return sum(
             p.weights
             for layer in self.layers
@@ -241,7 +241,7 @@ class Decoder:
 
     @property
     def others(self) -> int:
-        """Return the weights of embedding, head, norms, biases and routers."""
+        """Return the number of weights in embedding, head, norms, biases and routers."""
         width = self.embedding_width or self.hidden
         tables = self.vocabulary * width * (1 if self.tied else 2) + self.positions * self.hidden
         if width != self.hidden:
@@ -265,7 +265,7 @@ class Decoder:
 
     @property
     def active_parameters(self) -> int:
-        """Return the weights that one token meets: of experts only those chosen."""
+        """Return the number of weights that one token uses: of experts only the chosen ones."""
         idle = 0
         for layer in self.layers:
             network = layer.feed_forward

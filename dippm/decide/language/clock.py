@@ -1,9 +1,9 @@
-"""`KernelClock`: how long each kernel takes by itself, by the law of the shipped predictor.
+"""`KernelClock`: time of each kernel by itself, by the law of the shipped predictor.
 
-The kernels of a language model are few and come again in every layer, so each is timed once. The
-law that all tables of measurements share, without what one table of whole models added, meets the
-corrections that operators of serving engines taught (see `corrections`); kernels of eager PyTorch
-take the law as it answers for other models.
+A language model has few distinct kernels, which recur in every layer, so each is timed once.
+Kernels of serving engines take the law without the offsets of any table of whole models, times
+corrections that were learned from operators of such engines (see `corrections`); kernels of eager
+PyTorch take the law as for any other model.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class KernelTime(NamedTuple):
     """The time of one kernel.
 
     Attributes:
-        ms: on the device.
-        spread: standard deviation of its log between the members of the law.
-        extrapolated: 1 if its slow-down was cut to what was measured, else 0.
-        novelty: distance to what was measured.
+        ms: time on the device.
+        spread: standard deviation of its log over the members of the law's ensemble.
+        extrapolated: 1 if its slow-down was clipped to the measured range, else 0.
+        novelty: distance to the training data.
     """
 
     ms: float
@@ -49,12 +49,12 @@ class KernelTime(NamedTuple):
 
 
 class ListTime(NamedTuple):
-    """The time of a list of kernels, one after the other.
+    """The time of a list of kernels that run one after the other.
 
     Attributes:
-        ms: on the device.
-        spread, extrapolated, novelty: as of `KernelTime`, weighed by time.
-        by_name: ms of the kernels of each name.
+        ms: time on the device.
+        spread, extrapolated, novelty: means of those of `KernelTime`, weighted by time.
+        by_name: time of the kernels of each name in ms.
     """
 
     ms: float
@@ -69,9 +69,9 @@ class KernelClock:
 
     Args:
         hybrid: the predictor.
-        conditions: device, precision; the batch is that of the kernels.
-        software: see `Setting`; decides which law speaks.
-        corrections: of kernels of serving engines; None without.
+        conditions: device and precision; the batch is that of the kernels.
+        software: see `ServingSetting`; selects the law.
+        corrections: corrections for kernels of serving engines; None without any.
     """
 
     def __init__(
@@ -126,15 +126,15 @@ class KernelClock:
     def _cold_ms(self, kernel: Kernel) -> float:
         """Return the time of reading weights, keys and values from memory at its peak rate.
 
-        Operators are measured again and again on the same few, which the second-level cache then
-        holds; between two passes through a layer of a model the others push them out.
+        Operator benchmarks repeat on the same tensors, which then stay in the L2 cache; in a model
+        the other layers evict them between two passes.
         """
         cold = kernel.weight_bytes + (kernel.read_bytes if kernel.kind == "attention" else 0.0)
         return cold / self.view.bytes_per_ms
 
 
 class _GpusInOrder(Order):
-    """The order of GPUs alone: half precision has no other format to be held against."""
+    """Order over GPUs only: half precision is not compared with another format."""
 
     def never_faster(self, device: Device, precision: Precision) -> tuple[Precision, ...]:
         """Return nothing."""
@@ -142,7 +142,7 @@ class _GpusInOrder(Order):
 
 
 def with_eight_bits(device: Device) -> Device:
-    """Return a device whose 8-bit unit has the rate of fp8, where it has one and int8 is not known.
+    """Return a device whose int8 rate, if it is not known, is that of fp8.
 
     Both formats share the unit on every GPU that has fp8 in the catalogue.
     """

@@ -1,7 +1,7 @@
-"""A configuration of a language model, from wherever it comes, as a mapping.
+"""Reads the configuration of a language model from any of its sources.
 
-Taken are a `config.json` as the Hugging Face hub has it, the folder that holds one, a mapping, and
-an object that gives one (`to_dict`, as configurations of `transformers` do; it is not imported).
+Sources are a `config.json` of the Hugging Face hub, the folder that holds one, a mapping, and an
+object with `to_dict` (configurations of `transformers`, which is not imported).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dippm.base.files import expanded, open_regular
+from dippm.base.files import expand_home, open_regular
 from dippm.decide.language.architecture import Decoder
 from dippm.decide.language.reading import decoder_from
 from dippm.errors import ModelFileError
@@ -30,15 +30,15 @@ def read_decoder(source: Any) -> Decoder:
             a `Decoder`.
 
     Raises:
-        ModelNotFoundError: if the path leads nowhere.
-        ModelFileError: if the file is no JSON object.
-        UnknownArchitectureError: if what it describes is no decoder that is known here; it names
-            what is missing.
+        ModelNotFoundError: if the path does not exist.
+        ModelFileError: if the file is not a JSON object.
+        UnknownArchitectureError: if it does not describe a supported decoder; names what is
+            missing.
     """
     if isinstance(source, Decoder):
         return source
     if isinstance(source, str | os.PathLike):
-        path = Path(expanded(source))
+        path = Path(expand_home(source))
         named = path.parent.name if path.name == FILE else path.stem
         if path.is_dir():
             path, named = path / FILE, path.name

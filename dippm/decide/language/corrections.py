@@ -1,8 +1,8 @@
-"""What operators of serving engines add to the law: small trees on the features of a kernel.
+"""Corrections of the law for operators of serving engines: small trees on kernel features.
 
-The law was fitted to whole models and to operators together; matrices with a few rows, one query
-against a long cache, and 8-bit products lie at the edge of what it saw. The trees add to its log
-time, by class of kernel. `python -m training.language.corrections` makes the file.
+The law was fitted to whole models and operators together; matrices with few rows, one query
+against a long cache, and 8-bit products lie at the edge of its training data. The trees add to its
+log time, by class of kernel. `python -m training.language.corrections` makes the file.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Corrections:
     """Trees that add to the log time of a kernel.
 
     Attributes:
-        trees: they read `kernel_features`.
-        classes: kernel classes that they were fitted to; others are left alone.
+        trees: trees over `kernel_features`.
+        classes: kernel classes that the trees were fitted to; others have no correction.
     """
 
     trees: KernelTrees
@@ -40,7 +40,7 @@ class Corrections:
     def from_tensors(
         cls, tensors: Mapping[str, Any], metadata: Mapping[str, str]
     ) -> Corrections | None:
-        """Return the corrections of a file; None if they are of other features than these.
+        """Return the corrections of a file; None if its features are of another version.
 
         Raises:
             CheckpointError: if an array is missing or does not fit.
@@ -52,7 +52,7 @@ class Corrections:
         return cls(KernelTrees.from_tensors(tensors, depth, reach), classes)
 
     def log_factor(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return what is added to the log time of each kernel, shape (K,)."""
+        """Return the correction of the log time of each kernel, shape (K,)."""
         fitted = np.array([name in self.classes for name in KERNEL_CLASSES])
         kind = features[:, :N_KINDS].argmax(axis=1)
         return np.where(fitted[kind], self.trees.log_slowdown(features), 0.0)
@@ -64,7 +64,7 @@ class Corrections:
 
 @cache
 def shipped_corrections() -> Corrections | None:
-    """Return the corrections of the package; None where they are of other features than the law's.
+    """Return the corrections of the package; None if the law has other features.
 
     Raises:
         CheckpointError: if the file is damaged.

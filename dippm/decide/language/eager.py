@@ -1,41 +1,41 @@
-"""The kernels that `generate` of transformers launches for a pass: one for each operation.
+"""The kernels that `generate` of transformers launches for a pass: one per operation.
 
-An RMS norm is eight (PyTorch has one kernel for a layer norm), positions turn queries and keys in
-five each, each product has its own, a decode step writes the whole cache anew when it appends to
-it. Attention is the fused kernel of `scaled_dot_product_attention`.
+An RMS norm takes eight kernels (a layer norm is one in PyTorch), rotary positions take five for
+queries and five for keys, and each product has its own. A decode step that appends to the cache
+rewrites all of it. Attention is the fused kernel of `scaled_dot_product_attention`.
 """
 
 from __future__ import annotations
 
 from dippm.decide.language import kernels as k
 from dippm.decide.language.architecture import Attention, Decoder, FeedForward, Layer
-from dippm.decide.language.engine import PLAIN, attended, busy_experts, embedded
+from dippm.decide.language.engine import PLAIN, busy_experts, keys_per_query, launch_embedding
 from dippm.decide.language.formats import WeightFormat
 from dippm.decide.language.kernels import KernelList, Pass
 from dippm.decide.language.memory import kept_tokens
 
 WIDENED_ROWS = 50
-"""Rows above which kernels of integer weights (exllama v2, as transformers calls it) widen a matrix
-in memory and multiply it as one of half precision."""
+"""Number of rows above which kernels for integer weights (exllama v2, which transformers calls)
+convert a matrix to half precision in memory before they multiply."""
 ONCE = 24
-"""Small kernels of a pass outside of the layers: masks, tables of cosines and sines, and what
-`generate` does with the scores of a step."""
+"""Small kernels of a pass outside the layers: masks, tables of cosines and sines, and the logits
+processing of `generate`."""
 
 
 def eager_kernels(decoder: Decoder, done: Pass, weights: WeightFormat) -> KernelList:
     """Return the kernels of a pass, see `engine_kernels`."""
     found = KernelList()
-    embedded(found, decoder, done)
+    launch_embedding(found, decoder, done)
     found.add("once a pass", k.stream("elementwise", done.batch, 1), ONCE)
     for layer in decoder.layers:
-        _Layer(found, decoder, done, weights).launch(layer)
-    _scored(found, decoder, done)
+        _EagerLayer(found, decoder, done, weights).launch(layer)
+    _launch_head(found, decoder, done)
     return found
 
 
-def _scored(found: KernelList, decoder: Decoder, done: Pass) -> None:
+def _launch_head(found: KernelList, decoder: Decoder, done: Pass) -> None:
     rows, width = done.batch * done.scored, decoder.embedding_width or decoder.hidden
-    normed(found, rows, decoder.hidden, has_bias=decoder.norm_bias)
+    launch_norm(found, rows, decoder.hidden, has_bias=decoder.norm_bias)
     if width != decoder.hidden:
         found.add("head", k.product(rows, width, decoder.hidden, PLAIN))
     found.add("head", k.product(rows, decoder.vocabulary, width, PLAIN))
@@ -43,7 +43,7 @@ def _scored(found: KernelList, decoder: Decoder, done: Pass) -> None:
     found.add("sampling", k.reduction(done.batch, decoder.vocabulary, in_bytes=k.FULL))
 
 
-def normed(found: KernelList, rows: float, width: float, *, has_bias: bool) -> None:
+def launch_norm(found: KernelList, rows: float, width: float, *, has_bias: bool) -> None:
     """Launch a norm: one kernel of a layer norm, eight of an RMS norm in float32."""
     if has_bias:
         found.add("norm", k.norm(rows, width))
@@ -58,7 +58,7 @@ def normed(found: KernelList, rows: float, width: float, *, has_bias: bool) -> N
     found.add("norm", k.stream("broadcast", rows, width, repeated=True))
 
 
-class _Layer:
+class _EagerLayer:
     def __init__(
         self, found: KernelList, decoder: Decoder, done: Pass, weights: WeightFormat
     ) -> None:
@@ -69,7 +69,7 @@ class _Layer:
         """Launch a layer."""
         tokens, hidden = self.done.tokens, self.hidden
         for _ in range(layer.norms):
-            normed(self.found, tokens, hidden, has_bias=self.norm_bias)
+            launch_norm(self.found, tokens, hidden, has_bias=self.norm_bias)
         self._attend(layer.attention)
         self._feed(layer.feed_forward)
         self.found.add("residual", k.stream("elementwise", tokens, hidden, reads=2), 2)
@@ -83,11 +83,11 @@ class _Layer:
         if a.latent is not None:
             for rank in (a.latent.query_rank, a.latent.rank):
                 if rank:
-                    normed(found, tokens, rank, has_bias=False)
+                    launch_norm(found, tokens, rank, has_bias=False)
             found.add("keys side by side", k.stream("concat", tokens, a.heads * a.head_dim), 2)
         if a.normed:
             for heads in (a.heads, a.kv_heads):
-                normed(found, tokens * heads, a.head_dim, has_bias=False)
+                launch_norm(found, tokens * heads, a.head_dim, has_bias=False)
         if a.rotary:
             turned = a.latent.rotary if a.latent else a.head_dim
             for heads in (a.heads, 1 if a.latent else a.kv_heads):
@@ -108,7 +108,7 @@ class _Layer:
             k.attention(
                 copies,
                 done.queries,
-                attended(a, done),
+                keys_per_query(a, done),
                 a.head_dim,
                 read_bytes=read,
                 value_dim=a.value_dim,
@@ -116,7 +116,7 @@ class _Layer:
         )
 
     def _turn(self, width: int) -> None:
-        """Turn by positions: x · cos + (-x₂, x₁) · sin."""
+        """Launch the rotary positions: x · cos + (-x₂, x₁) · sin."""
         tokens, found = self.done.tokens, self.found
         found.add("positions", k.stream("broadcast", tokens, width, repeated=True), 2)
         found.add("positions", k.stream("elementwise", tokens, width / 2))
@@ -153,7 +153,7 @@ class _Layer:
         self._project(f"{prefix}down", rows, self.hidden, width)
 
     def _project(self, name: str, rows: float, out: int, inner: int, times: int = 1) -> None:
-        """Launch products; of many rows, integer weights are widened in memory first."""
+        """Launch products; with many rows, integer weights are converted in memory first."""
         weights = self.weights
         if rows > WIDENED_ROWS and weights.name in ("int4", "int8"):
             widened = k.stream("cast", out, inner)

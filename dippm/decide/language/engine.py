@@ -1,9 +1,9 @@
-"""The kernels that a serving engine launches for a pass: products side by side, fused norms.
+"""The kernels that a serving engine launches for a pass: merged products, fused norms.
 
-One product makes queries, keys and values, one makes gate and up; a norm adds the residual first;
-positions turn queries and keys in one kernel, another writes keys and values to the pages of the
-cache; queries that share keys meet them together; experts are two grouped products. vLLM, SGLang
-and TensorRT-LLM agree on this list within a kernel or two of a layer.
+One product makes queries, keys and values, and one makes gate and up; a norm adds the residual
+first; one kernel applies rotary positions, and another writes keys and values to the paged cache;
+attention handles the queries of a key-value group together; experts are two grouped products. vLLM,
+SGLang and TensorRT-LLM agree with this list within a kernel or two per layer.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def engine_kernels(
     """Return the kernels of a pass.
 
     Args:
-        decoder: the part of the model that one GPU has.
+        decoder: the model, or the shard of one GPU.
         done: the pass.
         weights: format of the matrices of the layers.
-        cache_width: bytes of an element of keys and values.
+        cache_width: bytes per element of keys and values.
     """
     found = KernelList()
-    embedded(found, decoder, done)
+    launch_embedding(found, decoder, done)
     for layer in decoder.layers:
-        _Layer(found, decoder.hidden, done, weights, cache_width).launch(layer)
-    scored(found, decoder, done)
+        _EngineLayer(found, decoder.hidden, done, weights, cache_width).launch(layer)
+    launch_head(found, decoder, done)
     return found
 
 
-def embedded(found: KernelList, decoder: Decoder, done: Pass) -> None:
-    """Launch the lookup of tokens."""
+def launch_embedding(found: KernelList, decoder: Decoder, done: Pass) -> None:
+    """Launch the embedding of tokens."""
     width = decoder.embedding_width or decoder.hidden
     found.add("embedding", k.lookup(done.tokens, width))
     if decoder.positions:
@@ -48,8 +48,8 @@ def embedded(found: KernelList, decoder: Decoder, done: Pass) -> None:
         found.add("embedding", k.product(done.tokens, decoder.hidden, width, PLAIN))
 
 
-def scored(found: KernelList, decoder: Decoder, done: Pass) -> None:
-    """Launch the last norm, the head, and the choice of the likeliest token."""
+def launch_head(found: KernelList, decoder: Decoder, done: Pass) -> None:
+    """Launch the last norm, the head, and the argmax over its logits."""
     rows, width = done.batch * done.scored, decoder.embedding_width or decoder.hidden
     found.add("norm", k.norm(rows, decoder.hidden, tensors=2))
     if width != decoder.hidden:
@@ -59,7 +59,7 @@ def scored(found: KernelList, decoder: Decoder, done: Pass) -> None:
     found.add("sampling", k.reduction(done.batch, decoder.vocabulary, in_bytes=k.FULL))
 
 
-class _Layer:
+class _EngineLayer:
     def __init__(
         self,
         found: KernelList,
@@ -102,7 +102,7 @@ class _Layer:
             self.found.add("positions", rope)
         written = k.stream("copy", tokens, kept, out_bytes=self.cache_width)
         self.found.add("cache write", written)
-        keys = attended(a, done)
+        keys = keys_per_query(a, done)
         read = done.batch * (
             k.HALF * a.heads * done.queries * a.head_dim
             + self.cache_width * kept * kept_tokens(a, done.context)
@@ -120,7 +120,7 @@ class _Layer:
         )
 
     def _latent(self, a: Attention) -> None:
-        """Attend to latent vectors: a step's queries go to their space, a prompt leaves it."""
+        """Launch latent attention: decode moves queries to the latent space, prefill leaves it."""
         assert a.latent is not None
         latent, done, tokens, found = a.latent, self.done, self.done.tokens, self.found
         queries = a.heads * a.head_dim
@@ -148,7 +148,7 @@ class _Layer:
                 k.attention(
                     done.batch * a.heads,
                     done.queries,
-                    attended(a, done),
+                    keys_per_query(a, done),
                     a.head_dim,
                     read_bytes=read,
                     value_dim=a.value_dim,
@@ -163,7 +163,7 @@ class _Layer:
             k.attention(
                 done.batch,
                 a.heads,
-                attended(a, done),
+                keys_per_query(a, done),
                 narrow,
                 read_bytes=read,
                 value_dim=latent.rank,
@@ -183,7 +183,7 @@ class _Layer:
         width = network.width
         wide = k.grouped_product(rows, network.inputs * width, hidden, self.weights, groups=busy)
         found.add("expert products", wide)
-        found.add("activation", _activated(network, rows, width))
+        found.add("activation", _activation(network, rows, width))
         down = k.grouped_product(rows, hidden, width, self.weights, groups=busy)
         found.add("expert products", down)
         found.add("expert sum", k.stream("broadcast", tokens, hidden, reads=network.chosen))
@@ -195,16 +195,16 @@ class _Layer:
         tokens = self.done.tokens
         wide = k.product(tokens, network.inputs * width, self.hidden, self.weights)
         self.found.add(f"{prefix}up and gate" if network.gated else f"{prefix}up", wide)
-        self.found.add("activation", _activated(network, tokens, width))
+        self.found.add("activation", _activation(network, tokens, width))
         down = k.product(tokens, self.hidden, width, self.weights)
         self.found.add(f"{prefix}down", down)
 
 
-def attended(attention: Attention, done: Pass) -> float:
-    """Return how many keys a query meets, counted as if no mask were.
+def keys_per_query(attention: Attention, done: Pass) -> float:
+    """Return the number of keys per query, counted without a causal mask.
 
-    A prompt of c tokens under a window w does the work of w · (2 - w / c) keys for each query: the
-    triangle at its beginning is counted twice, as that of a prompt without a window is.
+    A prompt of c tokens with a window w does the work of w · (2 - w / c) keys per query: the
+    triangle at its beginning counts twice, like the triangle of a prompt without a window.
     """
     kept = kept_tokens(attention, done.context)
     if done.is_decode or kept == done.context:
@@ -212,20 +212,20 @@ def attended(attention: Attention, done: Pass) -> float:
     return kept * (2.0 - kept / done.context)
 
 
-def _activated(network: FeedForward, rows: float, width: float) -> Kernel:
+def _activation(network: FeedForward, rows: float, width: float) -> Kernel:
     if network.gated:
         return k.gate(rows, width)
     return k.stream("costly_activation", rows, width, flops=8.0)
 
 
-# How many experts a pass wakes.
+# Number of experts that a pass uses.
 
 
 def busy_experts(network: FeedForward, tokens: int) -> float:
-    """Return how many experts are expected to get a token, at least those of one token.
+    """Return the expected number of experts that get a token, at least those of one token.
 
-    experts · (1 - (1 - chosen / experts) ^ tokens): each token chooses for itself, all experts are
-    equally likely. Real routers prefer some, so real passes wake fewer.
+    experts · (1 - (1 - chosen / experts) ^ tokens): tokens choose independently and uniformly. Real
+    routers prefer some experts, so real passes use fewer.
     """
     share = network.chosen / network.experts
     return network.experts * (1.0 - (1.0 - share) ** tokens)

@@ -1,8 +1,8 @@
-"""What families of language models fix in their code and do not write into their configuration.
+"""Properties that families of language models fix in code, not in their configuration.
 
-Each rule asks fields first; names stand where no field tells. To add a family: read a configuration
-of it with `read_decoder`, hold `Decoder.parameters` against the model's own count, and add its name
-to the table of what differs. An architecture without attention is refused here, with its field.
+Each rule uses fields first, and names of families only where no field decides. To add a family:
+read one of its configurations with `read_decoder`, compare `Decoder.parameters` with the model's
+own count, and add the name to the tables that differ. Models without attention are refused here.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ CHECKED = (
     "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj", "llama", "mistral", "mixtral",
     "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2",
 )  # fmt: skip
-"""Types of configuration whose weights were held against the model's own; others are read by their
-fields alone, and the answer says so."""
+"""Values of `model_type` whose number of weights was checked against the model's own; others are
+read by their fields alone, and the answer says so."""
 TIED = (
     "gpt2", "gpt_bigcode", "gpt_neo", "opt", "bloom", "falcon", "mpt", "starcoder2", "gemma",
     "cohere", "xglm",
 )  # fmt: skip
-"""Families whose head is the embedding unless they say otherwise; beginnings of names."""
+"""Prefixes of families whose head is tied to the embedding by default."""
 UNGATED = ("gpt", "opt", "bloom", "falcon", "mpt", "phi", "codegen", "xglm")
-"""Families that may leave their activation out, and have no gate."""
+"""Families that may omit the activation from their configuration and have no gate."""
 ALIBI = ("bloom", "mpt")
 SANDWICHED = ("gemma2", "gemma3", "glm4")
-"""Families that norm before and after attention and feed-forward network."""
+"""Families with norms both before and after attention and feed-forward network."""
 ONE_NORM = ("gptj", "codegen", "phi", "cohere")
 PARALLEL = (*ONE_NORM, "gpt_neox")
 NORMS_QUERIES = ("qwen3", "gemma3", "olmo2", "olmoe", "olmo3")
 ALTERNATING = {"gemma2": 2, "gemma3": 6, "gpt_oss": 2, "cohere2": 4}
-"""Families with windows in all layers but every n-th, and n where no field tells."""
+"""Families with windows in all layers except every n-th → n where no field gives it."""
 _RECURRENT = ("ssm_", "mamba_", "rwkv", "linear_num_", "linear_conv_", "time_", "lru_", "conv_l_")
 _SPARSE = ("index_topk", "index_n_heads")
 _ENCODERS = ("type_vocab_size", "relative_attention_num_buckets")
@@ -42,10 +42,10 @@ _GATES = ("silu", "swish", "swiglu", "geglu", "glu", "silu_and_mul", "xielu_glu"
 
 
 def refuse_others(fields: Fields) -> None:
-    """Refuse what is no decoder of attention layers.
+    """Refuse configurations that are not decoders of attention layers.
 
     Raises:
-        UnknownArchitectureError: that names the field that says so.
+        UnknownArchitectureError: names the decisive field.
     """
     for name in fields.values:
         low = str(name).casefold()
@@ -76,15 +76,15 @@ def _other(fields: Fields, name: object, what: str) -> UnknownArchitectureError:
 
 
 def ties_head(family: str) -> bool:
-    """Tell whether a family's head is its embedding where the configuration does not say."""
+    """Return whether a family ties head and embedding by default."""
     return family.startswith(TIED)
 
 
 def is_gated(fields: Fields, activation: str) -> bool:
-    """Tell whether the feed-forward network has a gate.
+    """Return whether the feed-forward network has a gate.
 
     Raises:
-        UnknownArchitectureError: if neither field nor family tells.
+        UnknownArchitectureError: if neither a field nor the family decides.
     """
     if activation in _GATES or fields.has("hidden_activation", "multi_query_group_num"):
         return True
@@ -96,14 +96,14 @@ def is_gated(fields: Fields, activation: str) -> bool:
 
 
 def norm_has_bias(fields: Fields) -> bool:
-    """Tell whether norms have biases: layer norms do, RMS norms do not."""
+    """Return whether norms have biases: layer norms do, RMS norms do not."""
     if fields.has("rms_norm_eps") or fields.flag("rmsnorm"):
         return False
     return not fields.family.startswith(("cohere", "mpt", "dbrx", "olmo"))
 
 
 def norms(fields: Fields) -> int:
-    """Return how many norms of the hidden state a layer has."""
+    """Return the number of norms of the hidden state in a layer."""
     if fields.family.startswith(SANDWICHED) and not fields.family.startswith("glm4_moe"):
         return 4
     if fields.family == "falcon" and is_parallel(fields):
@@ -113,7 +113,7 @@ def norms(fields: Fields) -> int:
 
 
 def is_parallel(fields: Fields) -> bool:
-    """Tell whether attention and feed-forward network read the same state."""
+    """Return whether attention and feed-forward network read the same state."""
     asked = fields.flag("use_parallel_residual", "parallel_attn", "parallel_attention")
     if asked is not None:
         return asked
@@ -127,12 +127,12 @@ def _is_phi3(fields: Fields) -> bool:
 
 
 def kv_heads(fields: Fields, stated: int | None, heads: int) -> int:
-    """Return the heads of keys and values.
+    """Return the number of key and value heads.
 
     Args:
-        fields: of the model.
-        stated: number in the configuration, None without.
-        heads: of queries.
+        fields: fields of the model.
+        stated: number in the configuration; None without one.
+        heads: number of query heads.
     """
     one = fields.flag("multi_query")
     if fields.family == "falcon":
@@ -145,7 +145,7 @@ def kv_heads(fields: Fields, stated: int | None, heads: int) -> int:
 
 
 def attention_biases(fields: Fields) -> tuple[bool, bool]:
-    """Tell whether (queries, keys and values; the output) have biases."""
+    """Return whether the projections of (queries, keys and values; the output) have biases."""
     both = fields.flag("attention_bias")
     inner = fields.flag("qkv_bias", "add_qkv_bias", "use_qkv_bias")
     if inner is not None:
@@ -159,7 +159,7 @@ def attention_biases(fields: Fields) -> tuple[bool, bool]:
 
 
 def network_has_bias(fields: Fields) -> bool:
-    """Tell whether the feed-forward network has biases."""
+    """Return whether the feed-forward network has biases."""
     asked = fields.flag("mlp_bias")
     if asked is not None:
         return asked
@@ -177,13 +177,13 @@ def _biased(fields: Fields) -> bool:
 
 
 def norms_queries(fields: Fields) -> bool:
-    """Tell whether queries and keys are normed."""
+    """Return whether queries and keys are normalised."""
     asked = fields.flag("use_qk_norm", "qk_layernorm", "qk_norm")
     return fields.family.startswith(NORMS_QUERIES) if asked is None else asked
 
 
 def learned_positions(fields: Fields) -> int:
-    """Return the rows of a table of learned positions; 0 without."""
+    """Return the number of learned positions; 0 without a table of them."""
     if fields.family == "opt" or fields.has("do_layer_norm_before"):
         return (fields.size("max_position_embeddings") or 0) + 2
     if fields.has("rotary_dim", "rotary_pct", "rope_theta", "rope_parameters"):
@@ -194,14 +194,14 @@ def learned_positions(fields: Fields) -> int:
 
 
 def is_rotary(fields: Fields) -> bool:
-    """Tell whether positions turn queries and keys."""
+    """Return whether queries and keys have rotary positions."""
     if fields.flag("alibi") or fields.family.startswith(ALIBI):
         return False
     return not learned_positions(fields)
 
 
 def shared_width(fields: Fields, of_expert: int) -> int:
-    """Return the width of the experts that every token goes through, side by side."""
+    """Return the total width of the experts that process every token."""
     stated = fields.size("shared_expert_intermediate_size", "shared_intermediate_size")
     if stated:
         return stated
@@ -212,7 +212,7 @@ def shared_width(fields: Fields, of_expert: int) -> int:
 
 
 def windows(fields: Fields, count: int) -> Sequence[int | None]:
-    """Return the window of each of `count` layers, in tokens; None sees everything."""
+    """Return the attention window of each of `count` layers in tokens; None for none."""
     chunk = fields.size("attention_chunk_size")
     window = fields.size("sliding_window", "window_size") or chunk or None
     kinds = fields.row("layer_types", count)

@@ -1,4 +1,4 @@
-"""`Fields`: a configuration whose values are checked as they are read."""
+"""`Fields`: a configuration whose values are checked when they are read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ KNOWN_FIELDS = "The families that are known are listed in docs/language_models.m
 
 
 class Fields:
-    """Values by name, of which several names mean one thing.
+    """Values by name, where several names may stand for one property.
 
     Args:
-        values: of the configuration.
+        values: content of the configuration.
         model: name of the model, for messages.
     """
 
@@ -25,14 +25,14 @@ class Fields:
         self.family = family.casefold() if isinstance(family, str) else ""
 
     def has(self, *names: str) -> bool:
-        """Tell whether one of the fields is there and says something."""
+        """Return whether one of the fields exists and is not null."""
         return any(self.values.get(name) is not None for name in names)
 
     def size(self, *names: str) -> int | None:
-        """Return the first of the fields that is there, a whole number of at least 0.
+        """Return the first of the fields that exists, an integer of at least 0.
 
         Raises:
-            UnknownArchitectureError: if it is something else.
+            UnknownArchitectureError: if it is not such an integer.
         """
         for name in names:
             value = self.values.get(name)
@@ -49,10 +49,10 @@ class Fields:
         return None
 
     def need(self, *names: str) -> int:
-        """Return what `size` does, above 0.
+        """Return a field like `size`, which has to exist and be above 0.
 
         Raises:
-            UnknownArchitectureError: if none of the fields is there, or it is 0.
+            UnknownArchitectureError: if none of the fields exists, or it is 0.
         """
         found = self.size(*names)
         if not found:
@@ -60,16 +60,16 @@ class Fields:
         return found
 
     def flag(self, *names: str) -> bool | None:
-        """Return the first of the fields that is true or false; None if none is."""
+        """Return the first of the fields that is a boolean; None without one."""
         return next((v for n in names if isinstance(v := self.values.get(n), bool)), None)
 
     def word(self, *names: str) -> str:
-        """Return the first of the fields that is a text, in lower case; "" if none is."""
+        """Return the first of the fields that is a string, in lower case; "" without one."""
         found = (self.values.get(name) for name in names)
         return next((text.casefold() for text in found if isinstance(text, str)), "")
 
     def row(self, name: str, length: int) -> Sequence[Any] | None:
-        """Return a list with a value for each layer; None if there is none.
+        """Return a list with a value for each layer; None if the field does not exist.
 
         Raises:
             UnknownArchitectureError: if it has another length.
@@ -85,7 +85,7 @@ class Fields:
         return found[:length]
 
     def inner(self, *names: str) -> Fields | None:
-        """Return the first of the fields that is a mapping itself."""
+        """Return the first of the fields that is a mapping; None without one."""
         for name in names:
             found = self.values.get(name)
             if isinstance(found, Mapping):
@@ -93,7 +93,7 @@ class Fields:
         return None
 
     def missing(self, *names: str) -> UnknownArchitectureError:
-        """Return the error for a field that is not there."""
+        """Return the error for a missing field."""
         kind = f" of type {shortened(self.family)!r}" if self.family else ""
         others = f" (nor {', '.join(names[1:])})" if len(names) > 1 else ""
         return UnknownArchitectureError(

@@ -1,9 +1,9 @@
-"""In which format weights are stored, what it takes, and which unit multiplies them.
+"""Formats of stored weights: their size, and the unit that multiplies them.
 
-Matrices of the layers are quantised; embedding, head, norms and routers keep the model's format.
-Integer weights are widened to half precision in the kernel that multiplies them (weight-only, as
-GPTQ, AWQ and their kernels do), so they save bytes and no arithmetic; fp8 products run in the fp8
-unit where the GPU has one, and are widened where it has not.
+Matrices of the layers are quantised; embedding, head, norms and routers keep the model's precision.
+The kernel that multiplies integer weights converts them to half precision (weight-only
+quantisation, like GPTQ and AWQ), so they save bytes but no arithmetic; fp8 products use the fp8
+unit where the GPU has one, and are converted otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dippm.estimate.features.kernel import Unit
 
 HALF = ("bf16", "fp16")
 GROUP = 128
-"""Weights that share a scale of 16 bits and a zero point of as many bits as a weight."""
+"""Weights that share a 16-bit scale and a zero point of the width of a weight."""
 _BITS = {"int4": 4, "int8": 8, "fp8": 8}
 FORMATS = (*HALF, *_BITS)
 
@@ -29,9 +29,9 @@ class WeightFormat:
 
     Attributes:
         name: one of FORMATS.
-        bytes_each: of a weight, with its share of scales.
-        unit: that multiplies them; "int8" is the 8-bit unit, of fp8 too.
-        in_bytes: of what a product reads beside them, per element.
+        bytes_each: bytes per weight, with its share of the scales.
+        unit: unit that multiplies; "int8" is the 8-bit unit, also for fp8.
+        in_bytes: bytes per element of the other operand.
     """
 
     name: str
@@ -44,7 +44,7 @@ def format_of(name: str, device: Device) -> WeightFormat:
     """Return a format on a device.
 
     Raises:
-        ConditionsError: if the name is none of FORMATS.
+        ConditionsError: if the name is not one of FORMATS.
     """
     found = spelt("weights", name, FORMATS)
     if found in HALF:
@@ -58,9 +58,9 @@ def format_of(name: str, device: Device) -> WeightFormat:
 
 
 def stored_format(quantisation: Mapping[str, Any] | None) -> str | None:
-    """Return the format that `quantization_config` of a model file names; None if there is none.
+    """Return the format that `quantization_config` of a model names; None without one.
 
-    "unknown" stands for a scheme whose bits it does not say.
+    "unknown" stands for a scheme that does not state its bits.
     """
     if not quantisation:
         return None

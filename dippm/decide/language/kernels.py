@@ -1,6 +1,6 @@
-"""The kernels of a language model one by one, as `Kernel`s of the shipped law, with their counts.
+"""The kernels of a language model, as `Kernel`s of the shipped law, with their counts.
 
-Sizes are those of one GPU. Half precision unless a format says otherwise.
+Sizes are those of one GPU, in half precision unless a format says otherwise.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ HALF, FULL = 2, 4
 """Bytes per element."""
 INDEX = 8
 LONGEST_RUN = 4096
-"""Elements in a row that features tell apart, as in `dippm.estimate.features.kernels`."""
+"""Cap of the contiguous run length in features, as in `dippm.estimate.features.kernels`."""
 
 
 class Pass(NamedTuple):
     """One pass through a decoder.
 
     Attributes:
-        batch: sequences.
-        queries: new tokens of each.
-        context: tokens of each at the end of the pass, the new ones included.
-        scored: tokens of each that the head scores.
+        batch: number of sequences.
+        queries: new tokens per sequence.
+        context: tokens per sequence after the pass, including the new ones.
+        scored: tokens per sequence for which the head computes logits.
     """
 
     batch: int
@@ -35,12 +35,12 @@ class Pass(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Return the new tokens of all sequences."""
+        """Return the number of new tokens of all sequences."""
         return self.batch * self.queries
 
     @property
     def is_decode(self) -> bool:
-        """Tell whether each sequence gets one token more."""
+        """Return whether each sequence gets exactly one more token."""
         return self.queries == 1
 
     @classmethod
@@ -56,39 +56,39 @@ class Pass(NamedTuple):
 
 @dataclass(slots=True)
 class KernelList:
-    """Kernels with what they do and how often they run, in the order of their first run.
+    """Kernels with their names and numbers of runs, in the order of their first run.
 
     Attributes:
-        counts: runs of each kernel, by (name, kernel).
-        reduced_bytes: what each GPU adds up with the others, one entry for each time.
+        counts: number of runs by (name, kernel).
+        reduced_bytes: bytes of each all-reduce.
     """
 
     counts: dict[tuple[str, Kernel], int] = field(default_factory=dict)
     reduced_bytes: list[float] = field(default_factory=list)
 
     def add(self, name: str, kernel: Kernel, times: int = 1) -> None:
-        """Launch a kernel, `times` times."""
+        """Append `times` launches of a kernel."""
         if times:
             self.counts[name, kernel] = self.counts.get((name, kernel), 0) + times
 
     @property
     def launches(self) -> int:
-        """Return how many kernels run."""
+        """Return the number of launches."""
         return sum(kernel.launches * count for (_, kernel), count in self.counts.items())
 
     def all(self) -> list[Kernel]:
-        """Return each kernel as often as it runs."""
+        """Return every launch, repeated kernels repeatedly."""
         return [kernel for (_, kernel), count in self.counts.items() for _ in range(count)]
 
 
 def product(rows: float, out: float, inner: float, weights: WeightFormat) -> Kernel:
-    """Return rows (rows, inner) times weights (inner, out).
+    """Return the product (rows, inner) × (inner, out).
 
     Args:
-        rows: tokens.
+        rows: number of tokens.
         out: width of the result.
-        inner: width of the rows.
-        weights: their format.
+        inner: width of the input.
+        weights: format of the weights.
     """
     return Kernel(
         node=0,
@@ -111,8 +111,8 @@ def grouped_product(
 ) -> Kernel:
     """Return the product of rows with the weights of `groups` experts in one kernel.
 
-    Each expert gets its share of the rows, so it is one product of that many rows with matrices
-    beside each other; what it reads of the rows is not multiplied.
+    Each expert gets its share of the rows, so this is one product of that many rows with the
+    experts' matrices side by side, which reads every row once.
     """
     one = product(rows / groups, out * groups, inner, weights)
     return one._replace(read_bytes=float(weights.in_bytes * rows * inner))
@@ -145,18 +145,18 @@ def attention(
     read_bytes: float,
     value_dim: float | None = None,
 ) -> Kernel:
-    """Return one fused attention over keys and values that are in memory.
+    """Return one fused attention over stored keys and values.
 
-    Its arithmetic is that of all queries with all keys, as everywhere in the law; a causal mask is
-    part of its efficiency.
+    Its operations are those of all queries with all keys, as everywhere in the law; the effect of a
+    causal mask is part of the efficiency.
 
     Args:
-        copies: heads of queries × sequences.
-        queries: of each.
-        keys: that each query meets.
-        width: of a key.
-        read_bytes: of queries, keys and values.
-        value_dim: of a value, if it is not `width`.
+        copies: query heads × sequences.
+        queries: queries per copy.
+        keys: keys per query.
+        width: length of a key.
+        read_bytes: bytes of queries, keys and values.
+        value_dim: length of a value if it is not `width`.
     """
     values = width if value_dim is None else value_dim
     return Kernel(
@@ -176,7 +176,7 @@ def attention(
 
 
 def norm(rows: float, width: float, *, tensors: int = 1) -> Kernel:
-    """Return a norm over rows; of 2 `tensors` it adds one to the other first and keeps the sum."""
+    """Return a norm over rows; with 2 `tensors` it adds them first and stores the sum."""
     size = rows * width
     return Kernel(
         node=0,
@@ -195,7 +195,7 @@ def norm(rows: float, width: float, *, tensors: int = 1) -> Kernel:
 
 
 def gate(rows: float, width: float) -> Kernel:
-    """Return what multiplies one half of a row by the activated other one; `width` of a half."""
+    """Return a gated activation: half of a row times the activated other half of `width`."""
     return Kernel(
         node=0,
         kind="costly_activation",
@@ -224,19 +224,19 @@ def stream(
     in_place: bool = False,
     strided: bool = False,
 ) -> Kernel:
-    """Return a pass over (rows, width) elements.
+    """Return a streaming kernel over (rows, width) elements.
 
     Args:
         kind: kernel class.
-        rows: of the result.
-        width: of a row.
-        reads: tensors of that size that it reads.
-        in_bytes: per element.
-        out_bytes: per element; as `in_bytes` if it is None.
-        flops: per element.
-        repeated: an operand is spread along an axis.
-        in_place: it writes over what it reads.
-        strided: it reads another order than it writes.
+        rows: rows of the result.
+        width: width of a row.
+        reads: number of tensors of that size that it reads.
+        in_bytes: bytes per element read.
+        out_bytes: bytes per element written; None for `in_bytes`.
+        flops: operations per element.
+        repeated: whether an operand is broadcast along an axis.
+        in_place: whether the result overwrites an operand.
+        strided: whether elements are read in another order than they are written.
     """
     size, out = rows * width, in_bytes if out_bytes is None else out_bytes
     return Kernel(
@@ -265,7 +265,7 @@ def lookup(rows: float, width: float) -> Kernel:
 
 
 def reduction(rows: float, width: float, *, in_bytes: int = HALF) -> Kernel:
-    """Return what makes one number of each row."""
+    """Return a reduction of each row to one number."""
     size = rows * width
     return Kernel(
         node=0,

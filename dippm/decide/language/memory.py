@@ -1,12 +1,12 @@
-"""What a language model keeps in the memory of one GPU.
+"""Memory of a language model on one GPU.
 
 memory = weights + cache + activations + workspace + context
 
-Weights and cache follow from sizes exactly. The activations are those of the pass with the most
-tokens: the hidden states, what the widest pair of products in a row reads and writes, and scores
-of the vocabulary in both widths. Serving engines cut prompts into chunks. The context is what the
-shipped predictor fitted for driver and framework. Engines that reserve the memory that is left for
-their cache in advance will show more in `nvidia-smi`; this is what they need.
+Weights and cache follow exactly from sizes. Activations are those of the pass with the most tokens:
+hidden states, operands and results of the widest two consecutive products, and logits in both
+precisions. Serving engines split prompts into chunks. The context (driver and framework) is the
+value that the shipped predictor fitted. Engines that reserve all free memory for their cache show
+more in `nvidia-smi`; this is what they need.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.memory import MIB, MemoryGpu, MemoryModel, log_sd
 
 Z99 = 2.326
-"""99 % of a normal distribution are below."""
+"""99 % quantile of the standard normal distribution."""
 CHUNK = 8192
-"""Tokens of prompts that a serving engine takes at once."""
+"""Prompt tokens per pass of a serving engine (chunked prefill)."""
 HALF, FULL = 2, 4
 
 
@@ -32,15 +32,15 @@ class LanguageMemory:
     """Parts of the memory of one GPU, in MiB.
 
     Attributes:
-        weights_mb: in their formats.
-        cache_mb: keys and values.
-        activations_mb: of the pass with the most.
-        workspace_mb: of libraries.
-        context_mb: driver and framework.
+        weights_mb: weights in their formats.
+        cache_mb: cache of keys and values.
+        activations_mb: activations of the pass with the most tokens.
+        workspace_mb: workspace of libraries.
+        context_mb: context of driver and framework.
         log_error: standard deviation of the log error of the last three together.
-        context_software: class of software that the context is that of, "as given", or "that of
+        context_software: class of software that the context is taken from, "as given", or "that of
             the checkpoint".
-        context_assumed: whether nobody named it.
+        context_assumed: whether the context is a default that the user did not name.
     """
 
     weights_mb: float
@@ -54,12 +54,12 @@ class LanguageMemory:
 
     @property
     def total_mb(self) -> float:
-        """Return the sum."""
+        """Return the sum of the parts."""
         return self.weights_mb + self.cache_mb + self._rest_mb
 
     @property
     def bound_mb(self) -> float:
-        """Return what 99 of 100 such runs need at most: weights and cache are exact."""
+        """Return the upper 99 % bound; weights and cache are exact."""
         return self.weights_mb + self.cache_mb + self._rest_mb * exp(Z99 * self.log_error)
 
     @property
@@ -68,18 +68,18 @@ class LanguageMemory:
 
 
 def weight_bytes(decoder: Decoder, weights: WeightFormat) -> float:
-    """Return the bytes of all weights of the part of a model that one GPU has."""
+    """Return the bytes of all weights of a model, or of the shard of one GPU."""
     return decoder.quantisable * weights.bytes_each + decoder.others * HALF
 
 
 def activation_bytes(decoder: Decoder, batch: int, queries: int, software: Software) -> float:
-    """Return what a pass needs beside weights and cache, where it needs most.
+    """Return the peak bytes of a pass in addition to weights and cache.
 
     Args:
-        decoder: the part of the model that the GPU has.
-        batch: sequences.
-        queries: new tokens of each.
-        software: see `Setting`.
+        decoder: the model, or the shard of the GPU.
+        batch: number of sequences.
+        queries: new tokens per sequence.
+        software: see `ServingSetting`.
     """
     tokens = batch * queries if software == "eager" else min(batch * queries, CHUNK)
     widest = 0
@@ -109,18 +109,18 @@ def language_memory(
     """Return the memory of one GPU.
 
     Args:
-        decoder: the part of the model that the GPU has.
+        decoder: the model, or the shard of the GPU.
         weights: format of the matrices.
         model: fitted context.
-        conditions: the GPU, and what is said of its context.
-        batch: sequences.
-        prompt: tokens of each prompt.
-        longest: tokens of each sequence in the end.
-        cache_width: bytes of an element of the cache.
-        software: see `Setting`.
+        conditions: the GPU and its context.
+        batch: number of sequences.
+        prompt: tokens per prompt.
+        longest: tokens per sequence at the end.
+        cache_width: bytes per element of the cache.
+        software: see `ServingSetting`.
     """
     kept = cache_bytes(decoder, batch, longest, width=cache_width, software=software)
-    if software == "eager" and decoder.layers:  # the step that appends to a layer holds it twice
+    if software == "eager" and decoder.layers:  # appending to a layer's cache holds it twice
         kept += kept // len(decoder.layers)
     asked = conditions.context_mb
     device = conditions.device
@@ -140,28 +140,28 @@ def language_memory(
     )
 
 
-# The cache of keys and values: its bytes for a token, a sequence, a batch.
+# Size of the cache of keys and values.
 #
 #     bytes = layers · (kv_heads · (head_dim + value_dim)) · width        grouped queries
 #     bytes = layers · (rank + rotary) · width                            latent attention
 #
-# A layer with a window keeps no more tokens than the window holds. transformers keeps the keys and
-# values of latent attention expanded to all heads; serving engines keep the latent vectors.
+# A layer with a window keeps only the tokens of the window. transformers stores keys and values of
+# latent attention expanded to all heads; serving engines store the latent vectors.
 
 
 CACHE_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1}
-"""Bytes of an element by the format of the cache."""
+"""Bytes per element by format of the cache."""
 
 
 def elements_per_token(attention: Attention, software: Software) -> int:
-    """Return what one layer keeps of a token, in elements."""
+    """Return the number of elements that one layer stores per token."""
     if attention.latent is not None and software != "eager":
         return attention.latent.rank + attention.latent.rotary
     return attention.kv_heads * (attention.head_dim + attention.value_dim)
 
 
 def kept_tokens(attention: Attention, context: int) -> int:
-    """Return how many tokens of a sequence a layer keeps."""
+    """Return the number of tokens of a sequence that a layer stores."""
     return context if attention.window is None else min(context, attention.window)
 
 
@@ -171,11 +171,11 @@ def cache_bytes(
     """Return the bytes of the cache on one GPU.
 
     Args:
-        decoder: the part of the model that the GPU has.
-        batch: sequences.
-        context: tokens of each.
-        width: bytes of an element.
-        software: see `Setting`.
+        decoder: the model, or the shard of the GPU.
+        batch: number of sequences.
+        context: tokens per sequence.
+        width: bytes per element.
+        software: see `ServingSetting`.
     """
     return (
         width

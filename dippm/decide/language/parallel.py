@@ -1,10 +1,9 @@
-"""Tensor parallelism: the part of a model that one of n GPUs has, and what they exchange.
+"""Tensor parallelism: the shard of a model on each of n GPUs, and their communication.
 
-Heads, feed-forward widths and the vocabulary are cut into n parts; heads of keys and values too,
-down to one for each GPU. After attention and after the feed-forward network the GPUs add up what
-they have: an all-reduce of the hidden states, by the α–β model of `dippm.decide.parallel`. M.
-Shoeybi et al., "Megatron-LM", 2019. It is an estimate: no exchange was measured by us, none is
-taken to overlap with products.
+Heads, feed-forward widths and the vocabulary are split into n parts; key and value heads too, down
+to one per GPU. An all-reduce of the hidden states, by the α–β model of `dippm.decide.parallel`,
+follows attention and the feed-forward network (M. Shoeybi et al., "Megatron-LM", 2019). This is an
+estimate: DIPPM measured no communication, and none is assumed to overlap with products.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from dippm.errors import ConditionsError
 
 
 def part_of(decoder: Decoder, gpus: int) -> Decoder:
-    """Return the part of a model that each GPU has.
+    """Return the shard of a model on each GPU.
 
     Raises:
-        ConditionsError: if heads or widths cannot be cut into as many parts.
+        ConditionsError: if heads or widths are not divisible by the number of GPUs.
     """
     if gpus == 1:
         return decoder
@@ -76,11 +75,11 @@ def _uneven(what: str, size: int, gpus: int) -> ConditionsError:
 
 
 def group_of(device: Device, gpus: int, link: str | None) -> Group | None:
-    """Return the GPUs that share a model; None for one.
+    """Return the group of GPUs that share a model; None for one GPU.
 
     Raises:
-        ConditionsError: if their link does not join so many.
-        DeviceError: if it is not known how they are joined.
+        ConditionsError: if the link does not connect so many GPUs.
+        DeviceError: if the links of the device are not known.
         UnknownNameError: if there is no such kind of link.
     """
     if gpus == 1:
@@ -95,11 +94,11 @@ def group_of(device: Device, gpus: int, link: str | None) -> Group | None:
 
 
 def exchange_ms(group: Group | None, reduced_bytes: Iterable[float]) -> float:
-    """Return the time of all exchanges of a pass.
+    """Return the time of all exchanges of a pass in ms.
 
     Args:
-        group: GPUs; None for one.
-        reduced_bytes: of each all-reduce.
+        group: the GPUs; None for one GPU.
+        reduced_bytes: bytes of each all-reduce.
     """
     if group is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""`Passes`: what one pass of a language model costs: time, power, energy, with their intervals."""
+"""`Passes`: time, power and energy of one pass of a language model, with intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dippm.decide.language.eager import eager_kernels
 from dippm.decide.language.engine import engine_kernels
 from dippm.decide.language.kernels import KernelList, Pass
 from dippm.decide.language.parallel import exchange_ms, group_of, part_of
-from dippm.decide.language.setting import Setting
+from dippm.decide.language.setting import ServingSetting
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.host import latency_ms, launch_share
 from dippm.estimate.models.hybrid import Hybrid
@@ -23,21 +23,20 @@ from dippm.estimate.models.power import achieved_shares, idle_power_w
 from dippm.estimate.models.targets import Estimate, Interval
 
 EXCHANGE_FACTOR = 2.0
-"""Exchanges between GPUs may take so many times as long, or as short: nothing of them was measured
-by us."""
+"""Factor by which exchanges between GPUs may be slower or faster: DIPPM measured none of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """What one pass costs.
+    """Cost of one pass.
 
     Attributes:
-        latency_ms: of the pass.
-        power_w: mean of one GPU; None if its power limit is not known.
-        energy_j: of all GPUs; None as above.
-        launches: kernels of one GPU.
-        exchange_ms: of the latency, between GPUs.
-        host_share: of the latency that the host decides, 0 to 1.
+        latency_ms: latency of the pass.
+        power_w: mean power of one GPU; None if its power limit is not known.
+        energy_j: energy of all GPUs; None likewise.
+        launches: number of kernels of one GPU.
+        exchange_ms: part of the latency for communication between GPUs.
+        host_share: share of the latency that the host determines, 0 to 1.
         parts_ms: time of the kernels of each name on one GPU, longest first.
     """
 
@@ -50,7 +49,7 @@ class PassCost:
     parts_ms: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-ready data: values, and their intervals by name."""
+        """Return values, and their intervals by name, as JSON-ready data."""
         estimates = {n: getattr(self, n) for n in ("latency_ms", "power_w", "energy_j")}
         return {
             **{name: found and found.value for name, found in estimates.items()},
@@ -63,23 +62,23 @@ class PassCost:
 
 
 class Passes:
-    """Costs of passes in one setting.
+    """Cost of passes in one setting.
 
     Args:
         hybrid: the predictor.
         decoder: the whole model.
-        setting: how it is run.
+        setting: setting in which it runs.
         corrections: see `KernelClock`.
 
     Raises:
-        ConditionsError: if the model cannot be cut for so many GPUs, or they are not joined.
+        ConditionsError: if the model cannot be split over so many GPUs, or no link connects them.
     """
 
     def __init__(
         self,
         hybrid: Hybrid,
         decoder: Decoder,
-        setting: Setting,
+        setting: ServingSetting,
         corrections: Corrections | None,
     ) -> None:
         self.hybrid, self.setting = hybrid, setting
@@ -87,7 +86,7 @@ class Passes:
         device = setting.conditions.device
         self._group = group_of(device, setting.gpus, setting.link)
         self._clock = KernelClock(hybrid, setting.conditions, setting.software, corrections)
-        self._engine: KernelClock | None = None  # of the kernels that eager ones are held against
+        self._engine: KernelClock | None = None  # clock of engine kernels, which bound eager ones
         if setting.software == "eager":
             self._engine = KernelClock(hybrid, setting.conditions, "engine", corrections)
         self._prefill = OrderedSurface(lambda b, t: self._device_ms(Pass.prefill(b, t)))
@@ -96,14 +95,14 @@ class Passes:
         self.host_use, self._host = hybrid.host_of(setting.conditions)
 
     def kernels(self, done: Pass) -> KernelList:
-        """Return the kernels that one GPU runs in a pass."""
+        """Return the kernels of one GPU in a pass."""
         s = self.setting
         if s.software == "eager":
             return eager_kernels(self.part, done, s.weights)
         return engine_kernels(self.part, done, s.weights, cache_width=s.cache_width)
 
     def cost(self, done: Pass) -> PassCost:
-        """Return the cost of a pass: a prompt, with one or all tokens scored, or one token more."""
+        """Return the cost of a pass: prefill, with logits of one or all tokens, or decode."""
         listed = self.kernels(done)
         surface = self._scored if done.scored > 1 else self._prefill
         surface = self._decode if done.is_decode else surface
@@ -139,12 +138,11 @@ class Passes:
         return PassCost(latency, power, energy, launches, exchanged, share, parts)
 
     def _device_ms(self, done: Pass) -> float:
-        """Return the time of a pass on the device; eager kernels never beat those of an engine.
+        """Return the device time of a pass in ms; eager is never faster than an engine.
 
-        An engine does the same work in fewer, fused kernels. Its kernels take the law that all
-        tables share, corrected by operators of serving engines; eager ones take the law with what
-        the table of this GPU added, by which matrix products alone may come out faster (L4,
-        RTX 3090, RTX 4090).
+        An engine does the same work in fewer, fused kernels. Its kernels take the shared law with
+        corrections from operators of serving engines; eager kernels take the law with the offsets
+        of this GPU's table, which can make matrix products alone faster (L4, RTX 3090, RTX 4090).
         """
         listed = self.kernels(done)
         ms = self._clock.times(listed).ms
@@ -154,7 +152,7 @@ class Passes:
         return ms + exchange_ms(self._group, listed.reduced_bytes)
 
     def power_w(self, done: Pass, latency_ms: float) -> float:
-        """Return the mean power of one GPU in W if a pass takes `latency_ms`, as was measured.
+        """Return the mean power of one GPU in W for a pass with a measured latency.
 
         Raises:
             DeviceError: if the power limit of the GPU is not known.
@@ -189,24 +187,24 @@ def _around(value: float, half: float) -> Estimate:
     return Estimate(value, Interval(value / exp(half), value * exp(half), COVERAGE))
 
 
-# Times over batch and tokens that keep what physics orders, whatever a network has learned.
+# Times that are monotonic over batch and tokens, whatever the network has learned.
 #
-# A longer sequence never takes less time, a larger batch neither; and a batch takes no longer than
-# its halves one after the other, so the throughput never falls. The law is asked at powers of two
-# from 1 and LEAST_TOKENS on, each answer is held within what the smaller neighbours leave; between
-# them the logarithm is a straight line, whose slope over the batch therefore lies between 0 and 1.
-# Since only smaller points bound a point, the same question has the same answer in any company.
+# A longer sequence or a larger batch never takes less time, and a batch takes no longer than its
+# halves one after the other, so the throughput never falls. The law is evaluated at powers of two
+# from 1 and LEAST_TOKENS on, and each value is clipped to the bounds that its smaller neighbours
+# give. Between them the logarithm is linear, so its slope over the batch lies between 0 and 1. Only
+# smaller points bound a point, so an answer does not depend on what else was asked.
 
 
 LEAST_TOKENS = 64
-"""Shorter sequences take the time of this many tokens."""
+"""Number of tokens below which the time is constant."""
 
 
 class OrderedSurface:
-    """A quantity over (batch, tokens), ordered as the module says.
+    """A quantity that is monotonic over (batch, tokens), see above.
 
     Args:
-        raw: (batch, tokens) → value above 0, asked at powers of two only.
+        raw: (batch, tokens) → value above 0, called at powers of two only.
     """
 
     def __init__(self, raw: Callable[[int, int], float]) -> None:
@@ -214,7 +212,7 @@ class OrderedSurface:
         self._known: dict[tuple[int, int], float] = {}
 
     def at(self, batch: int, tokens: int) -> float:
-        """Return the value for a batch of sequences of some tokens."""
+        """Return the value at a batch and a number of tokens per sequence."""
         x, y = log2(batch), log2(max(tokens, LEAST_TOKENS) / LEAST_TOKENS)
         low, below = int(x), int(y)
         rows = [self._along(low, below, y)]
@@ -229,12 +227,12 @@ class OrderedSurface:
         return _between(values, y - below)
 
     def _point(self, power: int, step: int) -> float:
-        """Return the ordered value at batch 2^power and LEAST_TOKENS · 2^step tokens."""
+        """Return the monotonic value at batch 2^power and LEAST_TOKENS · 2^step tokens."""
         key = power, step
         if key not in self._known:
             value = self._raw(1 << power, LEAST_TOKENS << step)
             least = self._point(power, step - 1) if step else 0.0
-            if power:
+            if power:  # between the time of half the batch, and twice that time
                 half = self._point(power - 1, step)
                 value = min(max(value, half), 2.0 * half)
             self._known[key] = max(value, least)

@@ -1,8 +1,8 @@
 """Fields of a configuration → `Decoder`.
 
-What a model is follows from its fields: experts from their number, latent attention from its rank,
-a window from its size. Where a family never writes down what its code fixes (that GPT-NeoX has two
-norms beside each other, that Gemma ties its head), the tables of `families` say it.
+The structure follows from the fields: experts from their number, latent attention from its rank, a
+window from its size. Properties that a family fixes in code (two parallel norms in GPT-NeoX, the
+tied head of Gemma) are in the tables of `families`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _LONGEST = (
 
 
 def decoder_from(values: Mapping[str, Any], name: str) -> Decoder:
-    """Return the decoder that fields describe.
+    """Return the decoder that a configuration describes.
 
     Args:
-        values: a configuration.
-        name: what the model is called where the configuration does not say.
+        values: content of the configuration.
+        name: name of the model if the configuration has none.
 
     Raises:
-        UnknownArchitectureError: if it is none that is known, or contradicts itself.
+        UnknownArchitectureError: if the architecture is not supported or contradicts itself.
     """
     given = values.get("_name_or_path")
     model = given if isinstance(given, str) and given else name
@@ -147,7 +147,7 @@ def _attention(fields: Fields, hidden: int) -> Attention:
 
 
 def _feed_forward(fields: Fields, hidden: int) -> tuple[FeedForward | None, FeedForward | None]:
-    """Return the plain network and the one with experts; None where the model has none."""
+    """Return the plain feed-forward network and the one with experts; None if absent."""
     nested = fields.inner("ffn_config")
     source = nested or fields
     act = nested.inner("ffn_act_fn") if nested else None
@@ -176,7 +176,7 @@ def _feed_forward(fields: Fields, hidden: int) -> tuple[FeedForward | None, Feed
 
 
 def _has_experts(fields: Fields, count: int) -> list[bool]:
-    """Tell of each layer whether it has experts."""
+    """Return for each layer whether it has experts."""
     kinds = fields.row("mlp_layer_types", count)
     if kinds is not None:
         return [kind == "sparse" for kind in kinds]

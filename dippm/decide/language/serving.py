@@ -1,4 +1,4 @@
-"""`language_model`: from a configuration to what serving it costs."""
+"""`language_model`: the cost of serving a language model, from its configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.base.progress import stage
-from dippm.decide.language.answer import LanguagePrediction, Step
+from dippm.decide.language.answer import DecodeStep, LanguagePrediction
 from dippm.decide.language.architecture import Decoder
 from dippm.decide.language.config import read_decoder
 from dippm.decide.language.corrections import shipped_corrections
@@ -22,11 +22,11 @@ from dippm.decide.language.setting import (
     CACHE_FORMATS,
     MOST_GPUS,
     MOST_TOKENS,
-    Setting,
+    ServingSetting,
     Software,
     half_precision,
+    positive_integer,
     software_of,
-    whole,
 )
 from dippm.errors import (
     CheckpointError,
@@ -46,7 +46,7 @@ from dippm.estimate.place import DEFAULT_DEVICE, ContextLike, DeviceLike, HostLi
 from dippm.estimate.pretrained.choice import for_device
 
 SAMPLES = 9
-"""Contexts at which a step is worked out for the time of all of them."""
+"""Contexts at which decode steps are evaluated to integrate over all of them."""
 
 
 def language_model(
@@ -66,32 +66,32 @@ def language_model(
     link: str | None = None,
     checkpoint: str | Path | None = None,
 ) -> LanguagePrediction:
-    """Predict what serving a language model costs, from its configuration alone.
+    """Predict the cost of serving a language model from its configuration alone.
 
     Args:
         config: a config.json, its folder, a mapping, or an object with `to_dict`.
         device: the GPU, as `dippm.predict` takes it.
-        batch: sequences at once.
-        prompt: tokens of each prompt.
-        generated: tokens that each sequence gets.
+        batch: number of concurrent sequences.
+        prompt: tokens per prompt.
+        generated: generated tokens per sequence.
         precision: "bf16" or "fp16".
         weights: format of the matrices of the layers: "bf16", "fp16", "int8", "fp8" or "int4"; None
-            is what the configuration says, else `precision`.
-        cache: format of keys and values: "bf16", "fp16" or "fp8"; None is `precision`.
-        tensor_parallel: GPUs that share the model.
+            takes that of the configuration, else `precision`.
+        cache: format of keys and values: "bf16", "fp16" or "fp8"; None takes `precision`.
+        tensor_parallel: number of GPUs that share the model.
         software: "graph", "engine" or "eager", see `dippm.decide.language.setting`.
-        host: the machine that launches, as `dippm.predict` takes it.
-        context_mb: memory of the process beside the allocator, as `dippm.predict` takes it.
-        link: between GPUs, "nvlink" or "pcie"; None is what the device has.
-        checkpoint: see `dippm.predict`; of the kind "hybrid".
+        host: the machine that launches kernels, as `dippm.predict` takes it.
+        context_mb: memory of the process outside the allocator, as `dippm.predict` takes it.
+        link: link between GPUs, "nvlink" or "pcie"; None takes that of the device.
+        checkpoint: see `dippm.predict`; its kind has to be "hybrid".
 
     Raises:
         ModelFileError: if the configuration cannot be read.
-        UnknownArchitectureError: if it is of no language model that is known.
+        UnknownArchitectureError: if it describes no supported language model.
         ConditionsError: if a number or format cannot be predicted, or two contradict each other.
-        DoesNotFitError: if the memory does not hold it; the hint names what would fit.
+        DoesNotFitError: if the memory is too small; the hint names what would fit.
         UnknownNameError: if device, host, link or checkpoint is not known.
-        DeviceError: if a device file is wrong, or lacks a figure that the answer needs.
+        DeviceError: if a device file is not valid, or lacks a value that the answer needs.
         CheckpointError: if the checkpoint is damaged or of another kind.
     """
     decoder = read_decoder(config)
@@ -107,13 +107,13 @@ def language_model(
             raise
         hint = f'Say precision="{other}": {gpu.name} has hardware for it.'
         raise UnsupportedPrecisionError(error.message, hint) from error
-    setting = Setting(
+    setting = ServingSetting(
         asked,
-        whole("prompt", prompt),
-        whole("generated", generated),
-        format_of(weights_asked(decoder, weights, chosen), gpu),
-        cache_asked(cache, chosen, software_of(software)),
-        whole("tensor_parallel", tensor_parallel, MOST_GPUS),
+        positive_integer("prompt", prompt),
+        positive_integer("generated", generated),
+        format_of(weight_format(decoder, weights, chosen), gpu),
+        cache_format(cache, chosen, software_of(software)),
+        positive_integer("tensor_parallel", tensor_parallel, MOST_GPUS),
         software_of(software),
         link,
     )
@@ -134,18 +134,18 @@ def language_model(
             "Leave checkpoint out, or name one of inference; `dippm models` lists them.",
         )
     with stage(f"predicting {decoder.name}"):
-        return _Question(found.predictor, decoder, setting).answer(
+        return _ServingQuestion(found.predictor, decoder, setting).answer(
             f"{found.name} {found.version}", str(found.config["sha256"])
         )
 
 
-class _Question:
-    def __init__(self, hybrid: Hybrid, decoder: Decoder, setting: Setting) -> None:
+class _ServingQuestion:
+    def __init__(self, hybrid: Hybrid, decoder: Decoder, setting: ServingSetting) -> None:
         self.hybrid, self.decoder, self.setting = hybrid, decoder, setting
         self.passes = Passes(hybrid, decoder, setting, shipped_corrections())
 
     def answer(self, checkpoint: str, sha256: str) -> LanguagePrediction:
-        """Answer, or say what would fit."""
+        """Return the answer, or raise an error that names what would fit."""
         s, batch = self.setting, self.setting.conditions.batch
         memory = self.memory(batch, s.longest)
         most_batch, most_context = self._largest_batch(), self._largest_context()
@@ -171,7 +171,7 @@ class _Question:
             joules_per_token=joules,
             memory=memory,
             largest_batch=most_batch or 0,
-            largest_context=self._offered(most_context or 0),
+            largest_context=self._supported_context(most_context or 0),
             memory_context=most_context or 0,
             host=host,
             absent=absent,
@@ -183,7 +183,7 @@ class _Question:
         )
 
     def memory(self, batch: int, longest: int) -> LanguageMemory:
-        """Return what one GPU holds with a batch of sequences that get `longest` tokens long."""
+        """Return the memory of one GPU for a batch of sequences of `longest` tokens."""
         s, memory = self.setting, self.hybrid.memory
         assert isinstance(memory, MemoryModel)
         return language_memory(
@@ -210,26 +210,26 @@ class _Question:
             lambda context: self.memory(c.batch, context).bound_mb, c.capacity_mb, MOST_TOKENS
         )
 
-    def _offered(self, context: int) -> int:
-        """Return a context that memory holds, as far as the model was made for it."""
+    def _supported_context(self, context: int) -> int:
+        """Return a context that fits, cut to the longest that the model supports."""
         return min(context, self.decoder.longest or context)
 
     def _contexts(self, most: int) -> list[int]:
-        """Return the contexts of the table: those of the question, and longer ones that fit."""
+        """Return the contexts of the table: that of the question, and longer ones that fit."""
         s = self.setting
         found = {s.prompt + 1, s.longest}
-        longest, context = self._offered(most), 1024
+        longest, context = self._supported_context(most), 1024
         while context <= longest:
             if context > s.longest:
                 found.add(context)
             context *= 4
         return sorted(found)
 
-    def _step(self, context: int) -> Step:
+    def _step(self, context: int) -> DecodeStep:
         batch = self.setting.conditions.batch
         cost = self.passes.cost(Pass.decode(batch, context))
         memory = self.memory(batch, context)
-        return Step(
+        return DecodeStep(
             context=context,
             cost=cost,
             tokens_per_s=1e3 * batch / cost.latency_ms.value,
@@ -256,7 +256,7 @@ class _Question:
         self, memory: LanguageMemory, batch: int | None, context: int | None
     ) -> DoesNotFitError:
         s, device = self.setting, self.setting.conditions.device
-        context = self._offered(context or 0)
+        context = self._supported_context(context or 0)
         ways = []
         if batch:
             ways.append(f"batch={batch} or less fits")
@@ -278,7 +278,7 @@ class _Question:
 
 
 def _mean(places: list[int], values: list[float]) -> float:
-    """Return the mean of a line through points, over its places."""
+    """Return the mean of values over places by the trapezoidal rule."""
     if len(places) == 1:
         return values[0]
     pairs = zip(pairwise(places), pairwise(values), strict=True)
@@ -286,14 +286,14 @@ def _mean(places: list[int], values: list[float]) -> float:
     return area / (places[-1] - places[0])
 
 
-# What a user should know before relying on an answer about a language model.
+# Warnings of an answer about a language model.
 
 
 def remarks(passes: Passes, decoder: Decoder, first: PassCost, last: PassCost) -> Iterator[str]:
     """Yield the warnings of an answer.
 
     Args:
-        passes: of the setting.
+        passes: passes of the setting.
         decoder: the whole model.
         first: the pass over the prompts.
         last: the decode step at the longest context.
@@ -336,11 +336,11 @@ def remarks(passes: Passes, decoder: Decoder, first: PassCost, last: PassCost) -
         yield text
 
 
-# Which formats a question means, and which of them contradict each other.
+# The formats of a question, with checks for contradictions.
 
 
-def weights_asked(decoder: Decoder, asked: str | None, precision: str) -> str:
-    """Return the format of the weights, by the configuration where nobody asked.
+def weight_format(decoder: Decoder, asked: str | None, precision: str) -> str:
+    """Return the format of the weights, by default that of the configuration.
 
     Raises:
         ConditionsError: if it contradicts the configuration or the precision, or is not known.
@@ -366,8 +366,8 @@ def weights_asked(decoder: Decoder, asked: str | None, precision: str) -> str:
     return asked
 
 
-def cache_asked(asked: str | None, precision: str, software: Software) -> str:
-    """Return the format of keys and values, that of the precision where nobody asked.
+def cache_format(asked: str | None, precision: str, software: Software) -> str:
+    """Return the format of keys and values, by default that of the precision.
 
     Raises:
         ConditionsError: if it contradicts the precision or the software, or is not known.

@@ -1,4 +1,4 @@
-"""`Setting`: how a language model is run, beside its configuration."""
+"""`ServingSetting`: how a language model is run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dippm.estimate.conditions import Conditions, Precision, spelt
 
 Software = Literal["graph", "engine", "eager"]
 SOFTWARE: tuple[Software, ...] = get_args(Software)
-"""What runs the model:
+"""Kinds of software that run the model:
 
-    graph    a serving engine (fused kernels, keys and values in pages) that replays each decode
-             step as a CUDA graph, so the host launches nothing; prompts are launched by the host
+    graph    a serving engine (fused kernels, paged cache) that replays each decode step as a CUDA
+             graph, so the host launches nothing; prefill is launched by the host
     engine   the same kernels, all launched by the host
-    eager    `generate` of transformers: a kernel for each operation, launched by the host
+    eager    `generate` of transformers: a kernel per operation, launched by the host
 """
 CACHE_FORMATS = ("bf16", "fp16", "fp8")
 MOST_TOKENS = 100_000_000
@@ -24,18 +24,18 @@ MOST_GPUS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ServingSetting:
     """How a model is run.
 
     Attributes:
-        conditions: device, batch, precision ("bf16" or "fp16") and host; the rest is not used.
-        prompt: tokens of each prompt.
-        generated: tokens that each sequence gets.
+        conditions: device, batch, precision ("bf16" or "fp16") and host; other fields are unused.
+        prompt: tokens per prompt.
+        generated: generated tokens per sequence.
         weights: format of the matrices of the layers.
         cache: format of keys and values, one of CACHE_FORMATS.
-        gpus: that share the model, by tensor parallelism.
+        gpus: number of GPUs that share the model by tensor parallelism.
         software: one of SOFTWARE.
-        link: between them, "nvlink" or "pcie"; None is what the device has.
+        link: link between GPUs, "nvlink" or "pcie"; None takes that of the device.
     """
 
     conditions: Conditions
@@ -49,20 +49,20 @@ class Setting:
 
     @property
     def longest(self) -> int:
-        """Return the tokens of a sequence in the end."""
+        """Return the tokens of a sequence at the end."""
         return self.prompt + self.generated
 
     @property
     def cache_width(self) -> int:
-        """Return the bytes of an element of the cache."""
+        """Return the bytes per element of the cache."""
         return 1 if self.cache == "fp8" else 2
 
 
-def whole(name: str, value: Any, most: int = MOST_TOKENS) -> int:
-    """Return a number of things, at least 1.
+def positive_integer(name: str, value: Any, most: int = MOST_TOKENS) -> int:
+    """Check an integer of at least 1, and return it.
 
     Raises:
-        ConditionsError: if it is none.
+        ConditionsError: if it is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ConditionsError(
@@ -72,20 +72,20 @@ def whole(name: str, value: Any, most: int = MOST_TOKENS) -> int:
 
 
 def half_precision(name: Any) -> Precision:
-    """Return "bf16" or "fp16", as a name means it.
+    """Return "bf16" or "fp16" for any of its names.
 
     Raises:
-        ConditionsError: if it means another precision.
+        ConditionsError: if it names another precision.
     """
     found = spelt("precision", name, ("bf16", "fp16"))
     return "bf16" if found == "bf16" else "fp16"
 
 
 def software_of(name: Any) -> Software:
-    """Return the one of SOFTWARE that a name means.
+    """Return the one of SOFTWARE that a name stands for.
 
     Raises:
-        ConditionsError: if it means none.
+        ConditionsError: if it stands for none of them.
     """
     found = spelt("software", name, SOFTWARE)
     return next(one for one in SOFTWARE if one == found)

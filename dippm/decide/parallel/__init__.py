@@ -1,4 +1,4 @@
-"""A model on many GPUs: an estimate from a prediction for one, and public figures of links."""
+"""A model on many GPUs: an estimate from a prediction for one GPU and public data of links."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ __all__ = ["ParallelEstimate", "parallelize"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the estimate when it is first used: collectives alone need no predictor."""
+    """Load the estimate on first use: collectives alone need no predictor."""
     if name in __all__:
         from dippm.decide.parallel import estimate
 

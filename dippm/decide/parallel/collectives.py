@@ -1,9 +1,9 @@
-"""What GPUs need to exchange tensors: rings after the α–β model.
+"""Time of collective communication: rings by the α–β model.
 
 all-reduce of S bytes over n GPUs    start + 2 (n - 1) · hop + 2 (n - 1) / n · S / rate
 
-The faster of the protocols counts, as NCCL chooses. Over nodes, GPUs of a node first share what
-they have, then each exchanges its share with its counterparts. R. Thakur, R. Rabenseifner,
+The faster protocol counts, as NCCL chooses it. Across nodes the collective is hierarchical: first
+within each node, then between the counterparts of all nodes. R. Thakur, R. Rabenseifner,
 W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.3 to 4.5.
 """
 
@@ -15,18 +15,18 @@ from dippm.devices.links import Link
 
 US_PER_MS = 1e3
 BYTES_PER_MS = 1e6
-"""Of a GB/s."""
+"""Bytes per ms of 1 GB/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """GPUs that communicate, as many on each node.
+    """A group of communicating GPUs, the same number on each node.
 
     Attributes:
-        gpus: in all, at least 1.
-        per_node: GPUs of one node that belong to the group.
-        link: within a node.
-        network: between nodes; None if the group is on one node.
+        gpus: total number of GPUs, at least 1.
+        per_node: GPUs of the group on one node.
+        link: link within a node.
+        network: link between nodes; None if the group is on one node.
     """
 
     gpus: int
@@ -40,7 +40,7 @@ class Group:
         return -(-self.gpus // self.per_node)
 
     def all_reduce_ms(self, size: float) -> float:
-        """Return the time in ms in which every GPU gets the sum of `size` bytes of each."""
+        """Return the time in ms of an all-reduce of `size` bytes."""
         if self.nodes == 1:
             return ring_ms(self.link, self.gpus, 2.0, size)
         assert self.network is not None
@@ -49,9 +49,9 @@ class Group:
         return within + ring_ms(self.network, self.nodes, 2.0, share)
 
     def all_gather_ms(self, size: float) -> float:
-        """Return the time in ms in which every GPU gets `size` bytes, of which each had a part.
+        """Return the time in ms of an all-gather of `size` bytes in total.
 
-        A reduce-scatter of as many bytes takes the same time.
+        A reduce-scatter takes the same time.
         """
         if self.nodes == 1:
             return ring_ms(self.link, self.gpus, 1.0, size)
@@ -61,10 +61,9 @@ class Group:
         return within + ring_ms(self.network, self.nodes, 1.0, share)
 
     def broadcast_ms(self, size: float) -> float:
-        """Return the time in ms in which every GPU gets `size` bytes of one.
+        """Return the time in ms of a broadcast of `size` bytes.
 
-        A reduce takes as long. The ring passes pieces on while others arrive, so its length costs
-        hops only.
+        A reduce takes the same time. The ring is pipelined, so its length costs hops only.
         """
         if self.gpus < 2 or size <= 0:
             return 0.0
@@ -76,9 +75,9 @@ class Group:
         )
 
     def send_ms(self, size: float) -> float:
-        """Return the time in ms in which one GPU sends `size` bytes to the next.
+        """Return the time in ms of a transfer of `size` bytes to the next GPU.
 
-        Where the group has several nodes this is the slower way, between them.
+        If the group has several nodes, this is the slower transfer between nodes.
         """
         way = self.link if self.network is None else self.network
         return min(
@@ -89,11 +88,11 @@ class Group:
 
 
 def ring_ms(link: Link, ranks: int, rounds: float, size: float) -> float:
-    """Return the time of a ring in ms.
+    """Return the time of a ring collective in ms.
 
     Args:
-        link: between neighbours.
-        ranks: in the ring; of one there is nothing to do.
+        link: link between neighbours.
+        ranks: number of ranks in the ring; one rank takes no time.
         rounds: 2 for an all-reduce, 1 for an all-gather or a reduce-scatter.
         size: bytes of the whole tensor.
     """

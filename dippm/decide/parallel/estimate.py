@@ -1,11 +1,11 @@
-"""`parallelize`: what a model would take on many GPUs, from a prediction for one.
+"""`parallelize`: estimates a model on many GPUs from a prediction for one GPU.
 
-    T = pipeline of stages (kernels, split where products are shared, + their exchanges)
-        + gradients that are still on their way when the backward pass ends
+    T = pipeline of stages (kernels, sharded under tensor parallelism, + their communication)
+        + gradient communication that is not hidden behind the backward pass
 
-An estimate: kernels that are split take what the predictor's law says of such smaller ones (of a
-training step their share of the time of the whole), and links what public figures say.
-`python -m training.studies.many_gpus` holds it against what others measured.
+Sharded kernels take the time of such smaller kernels by the predictor's law (in a training step,
+their share of the whole time); links follow public data. `python -m training.studies.many_gpus`
+compares the estimate with published measurements.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dippm.base.answer import Answer
 from dippm.base.progress import tell
 from dippm.decide.parallel.one_process import shard_times_ms
 from dippm.decide.parallel.one_process import step_ms as one_process_ms
-from dippm.decide.parallel.plan import Plan, plan_of
+from dippm.decide.parallel.plan import ParallelPlan, plan_of
 from dippm.decide.parallel.shards import shards, split_nodes
-from dippm.decide.parallel.work import Work, pipeline_ms, work_of
+from dippm.decide.parallel.work import MicroBatch, micro_batch_of, pipeline_ms
 from dippm.devices.links import DEFAULT_NETWORK
 from dippm.errors import ConditionsError, DeviceError
 from dippm.estimate.models.power import idle_power_w
@@ -48,22 +48,22 @@ class ParallelEstimate(Answer):
     """A step of a model on many GPUs.
 
     Attributes:
-        prediction: for one GPU, with the batch of one copy.
-        plan: how the model is laid out.
-        step_ms: time of a step, estimated.
-        stage_ms: of it, one part of a batch in each stage, exchanges included.
-        exchange_ms: what the busiest GPU sends and receives in a step, hidden or not.
-        exposed_ms: of it what is waited for.
-        idle_share: of the GPUs' time in which a stage has nothing to do, 0 to 1.
-        split_operators: that every GPU does a part of, of those that launch kernels.
-        memory_mb: of the fullest GPU, at most; None, with the reason in `absent`, if unknown.
-        energy_j: of all GPUs in a step; None likewise.
-        absent: reason by quantity that has no value.
-        warnings: what to know before relying on it.
+        prediction: prediction for one GPU with the batch of one replica.
+        plan: layout of the model.
+        step_ms: estimated time of a step.
+        stage_ms: time of a micro-batch in each stage, including communication.
+        exchange_ms: communication time of the busiest GPU in a step, hidden or not.
+        exposed_ms: part of `exchange_ms` that is not hidden.
+        idle_share: share of the GPUs' time in pipeline bubbles, 0 to 1.
+        split_operators: number of sharded operators among those that launch kernels.
+        memory_mb: largest memory of a GPU; None, with the reason in `absent`, if unknown.
+        energy_j: energy of all GPUs in a step; None likewise.
+        absent: reason for each quantity without a value.
+        warnings: warnings about the estimate.
     """
 
     prediction: Prediction
-    plan: Plan
+    plan: ParallelPlan
     step_ms: float
     stage_ms: tuple[float, ...]
     exchange_ms: float
@@ -77,7 +77,7 @@ class ParallelEstimate(Answer):
 
     @property
     def samples(self) -> int:
-        """Return the samples of a step: the batch of every copy."""
+        """Return the samples of a step, over all replicas."""
         return self.plan.data * self.prediction.conditions.batch
 
     @property
@@ -87,7 +87,7 @@ class ParallelEstimate(Answer):
 
     @property
     def speedup(self) -> float:
-        """Return the throughput over that of one GPU with the batch of one copy."""
+        """Return the throughput over that of one GPU with the batch of one replica."""
         assert self.prediction.latency_ms is not None
         return self.plan.data * self.prediction.latency_ms / self.step_ms
 
@@ -97,7 +97,7 @@ class ParallelEstimate(Answer):
         return self.speedup / self.plan.gpus
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one GPU as predicted, then all of them as estimated, as flat mappings."""
+        """Return two flat mappings: one GPU as predicted, and all GPUs as estimated."""
         one, plan = self.prediction, self.plan
         speed = one.estimate("samples_per_s")
         values = {name: getattr(self, name) for name in ESTIMATED_VALUES}
@@ -157,22 +157,22 @@ def parallelize(
     Args:
         source: see `predict`.
         framework: see `predict`.
-        gpus: in all.
-        strategy: "data", "tensor" or "pipeline" over all of them; "data" if nothing is said.
-        data: copies of the model instead, each with a batch of its own.
-        tensor: GPUs that share every product.
-        pipeline: stages.
-        nodes: that the GPUs are on, as many on each.
-        link: within a node, "nvlink" or "pcie"; None takes NVLink where the board has it.
-        network: between nodes, see `dippm.devices.links.network_names`.
-        micro_batches: parts of a batch in a pipeline.
-        one_process: of all GPUs, as torch.nn.DataParallel has it, see
+        gpus: total number of GPUs.
+        strategy: "data", "tensor" or "pipeline" over all GPUs; "data" by default.
+        data: data-parallel degree: replicas, each with a batch of its own.
+        tensor: tensor-parallel degree: GPUs that share every product.
+        pipeline: number of pipeline stages.
+        nodes: number of nodes, with the same number of GPUs on each.
+        link: link within a node, "nvlink" or "pcie"; None takes NVLink if the board has it.
+        network: network between nodes, see `dippm.devices.links.network_names`.
+        micro_batches: number of micro-batches of a pipeline.
+        one_process: whether one process drives all GPUs like torch.nn.DataParallel, see
             `dippm.decide.parallel.one_process`.
-        **options: see `dippm.Options`; `batch` is that of one copy of the model.
+        **options: see `dippm.Options`; `batch` is that of one replica.
 
     Raises:
-        ConditionsError: if these do not go together, or the checkpoint predicts only the whole.
-        DeviceError: if it is not known how the device is joined.
+        ConditionsError: if these contradict each other, or the checkpoint predicts only the whole.
+        DeviceError: if the links of the device are not known.
         DippmError: as `predict` does.
     """
     batch = options.get("batch", 1)
@@ -205,19 +205,19 @@ def parallelize(
 
 
 def estimate(
-    one: Prediction, part: Prediction, plan: Plan, loaded: LoadedPredictor | None = None
+    one: Prediction, part: Prediction, plan: ParallelPlan, loaded: LoadedPredictor | None = None
 ) -> ParallelEstimate:
     """Return the estimate of a plan.
 
     Args:
-        one: the prediction for one GPU and the batch of a copy.
+        one: the prediction for one GPU and the batch of a replica.
         part: the same for a micro-batch.
         plan: the layout.
-        loaded: what made them: its law says what parts of products take. Without it they take
-            their share of the time of the whole.
+        loaded: predictor that made them, whose law gives the time of sharded kernels. Without it
+            they take their share of the whole time.
 
     Raises:
-        ConditionsError: if the model cannot be laid out so.
+        ConditionsError: if the model does not suit the plan.
     """
     if part.latency_ms is None or not part.operators:
         why = part.absent.get("latency_ms") or f"{part.provenance.checkpoint} predicts the whole"
@@ -236,7 +236,7 @@ def estimate(
     if loaded is not None and plan.tensor > 1:
         c, predictor = part.conditions, loaded.checkpoint_for(part.conditions.device).predictor
         sharded_ms = shard_times_ms(predictor, part.source_graph, c, found, plan.tensor)
-    work = work_of(part, found, plan, sharded_ms)
+    work = micro_batch_of(part, found, plan, sharded_ms)
     step_ms = work.update_ms + pipeline_ms(work.stage_ms, work.send_ms, plan.micro_batches)
     exchange = plan.micro_batches * max(
         a + b for a, b in zip(work.exchange_ms, [*work.send_ms, 0.0], strict=True)
@@ -275,8 +275,10 @@ def estimate(
     )
 
 
-def _memory(one: Prediction, part: Prediction, work: Work, plan: Plan) -> float | None:
-    """Return the memory of the fullest GPU in MB; tensors between operators count in full."""
+def _memory(
+    one: Prediction, part: Prediction, work: MicroBatch, plan: ParallelPlan
+) -> float | None:
+    """Return the largest memory of a GPU in MB; activations are not sharded."""
     if plan.tensor == plan.pipeline == 1:
         return one.memory_mb
     parts = part.memory_parts
@@ -285,8 +287,8 @@ def _memory(one: Prediction, part: Prediction, work: Work, plan: Plan) -> float 
     return parts.context_mb + parts.workspace_mb + parts.activations_mb + max(work.weights_mb)
 
 
-def _energy(one: Prediction, plan: Plan, step_ms: float) -> float | None:
-    """Return the energy of all GPUs in J: what work adds to idle power, and idle power for all."""
+def _energy(one: Prediction, plan: ParallelPlan, step_ms: float) -> float | None:
+    """Return the energy of all GPUs in J: active energy of the work plus idle energy of all."""
     if one.energy_j is None or one.latency_ms is None:
         return None
     try:
@@ -297,7 +299,7 @@ def _energy(one: Prediction, plan: Plan, step_ms: float) -> float | None:
     return plan.data * work_j + plan.gpus * idle_w * step_ms / 1e3
 
 
-def _warnings(plan: Plan, one: Prediction, memory_mb: float | None) -> Sequence[str]:
+def _warnings(plan: ParallelPlan, one: Prediction, memory_mb: float | None) -> Sequence[str]:
     found = [ESTIMATED]
     device = one.conditions.device
     if plan.tensor > plan.per_node:
@@ -318,27 +320,26 @@ def _warnings(plan: Plan, one: Prediction, memory_mb: float | None) -> Sequence[
     return found
 
 
-# Gradients on their way while others are still computed.
+# Overlap of gradient communication with the backward pass.
 #
-# Each bucket of gradients is summed over GPUs as soon as its last one is there, one bucket after
-# the other, beside the backward pass (S. Li et al., "PyTorch Distributed: Experiences on
-# Accelerating Data Parallel Training", VLDB 13(12), 2020, section 3.2.3). What is not done when the
-# pass ends is waited for.
+# Each bucket of gradients is all-reduced as soon as its last gradient is ready, one after the
+# other, concurrently with the backward pass (S. Li et al., "PyTorch Distributed: Experiences on
+# Accelerating Data Parallel Training", VLDB 13(12), 2020, section 3.2.3). The rest is exposed.
 
 
 MIB = 2.0**20
 FIRST_BUCKET_MB, BUCKET_MB = 1.0, 25.0
-"""`torch.nn.parallel.DistributedDataParallel`'s."""
+"""Bucket sizes of `torch.nn.parallel.DistributedDataParallel`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What exchanging gradients takes.
+    """Time of gradient communication.
 
     Attributes:
-        all_ms: of all buckets, one after the other.
-        exposed_ms: of it after the end of the backward pass.
-        buckets: how many.
+        all_ms: time of all buckets, one after the other.
+        exposed_ms: part of it after the end of the backward pass.
+        buckets: number of buckets.
     """
 
     all_ms: float
@@ -349,12 +350,12 @@ class Overlap:
 def overlap(
     gradients: Sequence[tuple[float, float]], all_reduce_ms: Callable[[float], float]
 ) -> Overlap:
-    """Follow the buckets of a backward pass.
+    """Simulate the buckets of a backward pass.
 
     Args:
         gradients: (time of the backward pass in ms, bytes of gradients) of each operator in the
             order of the backward pass.
-        all_reduce_ms: time of summing so many bytes over all GPUs.
+        all_reduce_ms: time in ms of an all-reduce, by bytes.
     """
     clock, link_free, held, limit = 0.0, 0.0, 0.0, FIRST_BUCKET_MB * MIB
     all_ms, count = 0.0, 0

@@ -1,13 +1,13 @@
 """One process for all GPUs of a node: `torch.nn.DataParallel`.
 
-Each step it copies the parameters from the first GPU to the others, runs the copies in threads that
-share one interpreter, and in training sums the gradients on the first GPU:
+Each step it broadcasts the parameters from the first GPU, runs the replicas in threads that share
+one interpreter, and in training reduces the gradients on the first GPU:
 
     T = broadcast + tensors · h + max(device, n · launches · h) [+ backward + reduce + tensors · h]
 
-Nothing of the exchange is hidden. h is the host's time of a launch: threads launch one at a time,
-and every tensor that is copied is flattened and unflattened by a launch of its own. In the backward
-pass each GPU has a thread that needs no interpreter.
+No communication is hidden. h is the host time of a launch: threads launch one at a time, and every
+copied tensor is flattened and unflattened by a launch of its own. In the backward pass each GPU has
+a thread that needs no interpreter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from dippm.decide.parallel.collectives import Group
 from dippm.decide.parallel.shards import Shard
-from dippm.decide.parallel.work import HALF, OneGpu
+from dippm.decide.parallel.work import HALF, OneGpuTimes
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import Conditions, Precision, same_arithmetic
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
@@ -37,12 +37,12 @@ from dippm.model.graph.model_graph import ModelGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """What is copied to every GPU in each step.
+class ReplicatedState:
+    """The state that every step copies to all GPUs.
 
     Attributes:
         size: bytes of all parameters and buffers.
-        tensors: how many they are.
+        tensors: number of tensors.
     """
 
     size: float
@@ -50,16 +50,16 @@ class Copied:
 
 
 def forward_ms(
-    group: Group, copied: Copied, device_ms: float, launches: float, launch_ms: float
+    group: Group, copied: ReplicatedState, device_ms: float, launches: float, launch_ms: float
 ) -> float:
     """Return the time of a forward pass on all GPUs, in ms.
 
     Args:
         group: the GPUs.
-        copied: to each of them.
+        copied: state that is copied to each of them.
         device_ms: time of the kernels on one GPU.
-        launches: on one GPU.
-        launch_ms: host time of one.
+        launches: number of launches on one GPU.
+        launch_ms: host time of a launch.
     """
     host = Host(launch_ms, 1.0)
     if group.gpus == 1:
@@ -68,8 +68,8 @@ def forward_ms(
     return copies + wall_ms(device_ms, group.gpus * launches, host)
 
 
-def reduce_ms(group: Group, copied: Copied, launch_ms: float) -> float:
-    """Return the time in which the gradients are summed on the first GPU, in ms."""
+def reduce_ms(group: Group, copied: ReplicatedState, launch_ms: float) -> float:
+    """Return the time of reducing the gradients on the first GPU, in ms."""
     if group.gpus == 1:
         return 0.0
     return group.broadcast_ms(copied.size) + copied.tensors * launch_ms
@@ -78,26 +78,26 @@ def reduce_ms(group: Group, copied: Copied, launch_ms: float) -> float:
 def step_ms(one: Prediction, group: Group) -> float:
     """Return the time of a step of a predicted model on all GPUs, in ms.
 
-    Launches of a training step are shared between its passes as their time is.
+    The launches of a training step are split between its passes in proportion to their time.
     """
     graph, c = one.source_graph, one.conditions
-    alone = OneGpu.of(one)
+    alone = OneGpuTimes.of(one)
     device_ms, launches, launch_ms = alone.device_ms, float(alone.launches), alone.launch_ms
     batch = c.batch if graph.batch_is_symbolic else graph.batch
     parameters = training_step(sequence_of(graph).at_batch(batch), c.precision).parameters
     width = 2 if c.precision in HALF else 4
-    copied = Copied(width * sum(parameters), len(parameters))
-    beside = alone.beside_ms + alone.update_ms
+    copied = ReplicatedState(width * sum(parameters), len(parameters))
+    other_ms = alone.rest_ms + alone.update_ms
     if c.phase != "train":
-        return beside + forward_ms(group, copied, device_ms, launches, launch_ms)
+        return other_ms + forward_ms(group, copied, device_ms, launches, launch_ms)
     first_ms = sum(share.forward_ms for share in alone.shares.values())
     forward = first_ms / max(device_ms, 1e-12)
     back = wall_ms(device_ms - first_ms, (1 - forward) * launches, Host(launch_ms, 1.0))
     first = forward_ms(group, copied, first_ms, forward * launches, launch_ms)
-    return beside + first + back + reduce_ms(group, copied, launch_ms)
+    return other_ms + first + back + reduce_ms(group, copied, launch_ms)
 
 
-# The kernels of one GPU where products are shared: smaller ones, with the law's times for them.
+# The kernels of one GPU under tensor parallelism, with the law's times for them.
 
 
 _MATRIX = tuple(row.matrix for row in KERNEL_CLASSES.values())
@@ -107,20 +107,20 @@ _PRODUCTS = ("flops", "read_bytes", "write_bytes", "weight_bytes", "copies")
 _ELEMENTS = ("flops", "read_bytes", "write_bytes", "weight_bytes", "m", "serial")
 
 
-def sharded(table: KernelTable, found: Sequence[Shard], ways: int) -> KernelTable:
-    """Return the kernels of one GPU: parts of products and of what works on their results.
+def shard_kernels(table: KernelTable, found: Sequence[Shard], ways: int) -> KernelTable:
+    """Return the kernels of one GPU: shards of products and of the kernels on their results.
 
     A product that keeps columns still reads all rows of its input; one that keeps rows writes a
-    whole result, and what follows the sum of such results, a bias, is whole.
+    full-size result, and the bias after the all-reduce of such results is not sharded.
 
     Args:
         table: the kernels of the whole model.
-        found: the shard of each operator.
-        ways: GPUs.
+        found: shard of each operator.
+        ways: number of GPUs.
     """
     scale = np.ones_like(table.fixed)
     for k, (node, kind) in enumerate(zip(table.node.tolist(), table.kind.tolist(), strict=True)):
-        for name in _parted(found[node], _MATRIX[kind]):
+        for name in _sharded_sides(found[node], _MATRIX[kind]):
             scale[k, QUANTITIES.index(name)] = 1 / ways
     return replace(table, per_sample=scale * table.per_sample, fixed=scale * table.fixed)
 
@@ -130,7 +130,7 @@ def shard_times_ms(
 ) -> dict[int, float] | None:
     """Return the time of each operator's kernels on one GPU, in ms.
 
-    None if the predictor has no law of kernels, or for a training step, whose kernels are others.
+    None if the predictor has no kernel law, and for a training step, which has other kernels.
 
     Raises:
         ConditionsError: for an engine.
@@ -154,7 +154,7 @@ def shard_times_ms(
                 channels_last=asked.channels_last,
                 attention=asked.attention,
             )
-            part = sharded(whole, found, ways)
+            part = shard_kernels(whole, found, ways)
             tables[precision] = part, LawKernels.of(KernelGraph.of(part, ROUNDS))
         return tables[precision][1]
 
@@ -165,7 +165,7 @@ def shard_times_ms(
     return {node: float(sums[node]) for node in np.unique(table.node).tolist()}
 
 
-def _parted(shard: Shard, matrix: bool) -> tuple[str, ...]:
+def _sharded_sides(shard: Shard, matrix: bool) -> tuple[str, ...]:
     if not shard.is_split:
         return ()
     if not matrix:

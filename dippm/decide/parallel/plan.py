@@ -1,4 +1,4 @@
-"""`Plan`: how a model is laid out over GPUs, and what it is refused for."""
+"""`ParallelPlan`: a valid layout of a model over GPUs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ MOST_GPUS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Copies of a model, each over the GPUs of its stages.
+class ParallelPlan:
+    """Replicas of a model, each over the GPUs of its stages.
 
-    Neighbours in tensor parallelism are next to each other, then the stages of a pipeline, then
-    the copies.
+    Ranks are ordered by tensor parallelism first, then by pipeline stage, then by replica.
 
     Attributes:
-        data: copies of the model, each with a batch of its own.
-        tensor: GPUs that share every product.
-        pipeline: stages, one after the other.
-        per_node: GPUs of a node.
-        link: within a node.
-        network: between nodes; None of one node.
-        micro_batches: parts of a batch that follow each other through a pipeline.
-        one_process: drives all GPUs, as torch.nn.DataParallel does, instead of one for each.
+        data: number of replicas, each with a batch of its own.
+        tensor: number of GPUs that share every product.
+        pipeline: number of stages.
+        per_node: number of GPUs per node.
+        link: link within a node.
+        network: link between nodes; None for one node.
+        micro_batches: number of micro-batches of a pipeline.
+        one_process: whether one process drives all GPUs like torch.nn.DataParallel.
     """
 
     data: int
@@ -52,17 +51,17 @@ class Plan:
 
     @property
     def tensor_group(self) -> Group:
-        """Return the GPUs that share products."""
+        """Return a tensor-parallel group."""
         return self._group(self.tensor, 1)
 
     @property
     def data_group(self) -> Group:
-        """Return the GPUs that have the same part of the model."""
+        """Return a data-parallel group: GPUs with the same shard of the model."""
         return self._group(self.data, self.tensor * self.pipeline)
 
     @property
     def stage_group(self) -> Group:
-        """Return the GPUs of neighbouring stages."""
+        """Return a group of GPUs of neighbouring stages."""
         return self._group(self.pipeline, self.tensor)
 
     def _group(self, gpus: int, stride: int) -> Group:
@@ -85,28 +84,29 @@ def plan_of(
     batch: int = 1,
     is_slice: bool = False,
     one_process: bool = False,
-) -> Plan:
-    """Check a question and return the plan that it means.
+) -> ParallelPlan:
+    """Check a question and return its plan.
 
     Args:
-        device: each of the GPUs.
-        gpus: in all; None is the product of the three degrees.
-        strategy: one of STRATEGIES, that has all GPUs; "data" if no degree is given.
-        data: copies, instead of a strategy.
-        tensor: GPUs that share products, likewise.
-        pipeline: stages, likewise.
-        nodes: that the GPUs are on, as many on each.
+        device: device of all GPUs.
+        gpus: total number of GPUs; None takes the product of the three degrees.
+        strategy: one of STRATEGIES over all GPUs; "data" if no degree is given.
+        data: data-parallel degree, instead of a strategy.
+        tensor: tensor-parallel degree, likewise.
+        pipeline: number of pipeline stages, likewise.
+        nodes: number of nodes, with the same number of GPUs on each.
         link: "nvlink" or "pcie" within a node, see `dippm.devices.links.link_of`.
-        network: between nodes.
-        micro_batches: of a pipeline; None takes as many as divide the batch, at most four a stage.
-        batch: of one copy of the model.
-        is_slice: whether a MIG slice was asked for.
-        one_process: see `Plan`.
+        network: network between nodes.
+        micro_batches: number of micro-batches of a pipeline; None takes the largest divisor of the
+            batch up to four per stage.
+        batch: batch of one replica.
+        is_slice: whether a MIG slice was requested.
+        one_process: see `ParallelPlan`.
 
     Raises:
-        ConditionsError: if these do not go together.
+        ConditionsError: if these contradict each other.
         UnknownNameError: if strategy, link or network is not known.
-        DeviceError: if it is not known how the device is joined.
+        DeviceError: if the links of the device are not known.
     """
     if is_slice:
         raise ConditionsError(
@@ -141,7 +141,7 @@ def plan_of(
         )
     between = network_of(network, per_node) if nodes > 1 else None
     parts = _parts(micro_batches, batch, degrees["pipeline"])
-    return Plan(
+    return ParallelPlan(
         **degrees,
         per_node=per_node,
         link=joined,

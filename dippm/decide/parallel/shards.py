@@ -1,9 +1,9 @@
-"""Tensor parallelism: which operators are split over GPUs, and what they have to exchange.
+"""Tensor parallelism: the operators that are sharded over GPUs, and their communication.
 
-Products are split as in Megatron-LM: a product that reads a whole tensor keeps a part of its
-columns and leaves its result split; one that reads a split tensor keeps the rows that belong to it,
-and the parts of its result are summed by an all-reduce. What works on each column or head by itself
-works on split tensors; anything else first gathers them. The results of the model stay as they are.
+Products are sharded as in Megatron-LM: one that reads a whole tensor is column-parallel and leaves
+its result split; one that reads a split tensor is row-parallel, and its partial results are summed
+by an all-reduce. Operators that act on each column or head by itself work on split tensors; all
+others gather them first. The outputs of the model may stay split.
 
 M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
 Parallelism", arXiv 1909.08053, 2019, section 3.
@@ -19,7 +19,7 @@ from typing import Literal
 from dippm.model.graph.model_graph import ModelGraph, OpNode
 from dippm.model.graph.operators import operator
 
-Exchange = Literal["all-reduce", "all-gather"]
+Collective = Literal["all-reduce", "all-gather"]
 Side = Literal["columns", "rows", "each"]
 _COLUMNS = {"dense": "out_features", "conv1d": "out_channels", "conv2d": "out_channels",
             "conv3d": "out_channels"}  # fmt: skip
@@ -27,35 +27,35 @@ _ROWS = {"dense": "in_features", "conv1d": "in_channels", "conv2d": "in_channels
          "conv3d": "in_channels"}  # fmt: skip
 _BY_COLUMN = ("activation", "elementwise", "pool", "view")
 _ARRANGED = ("copy", "concat", "resize")
-"""Kernels that only move: if all that they read is split, columns can be arranged to fit."""
+"""Kernels that only move data: if all inputs are split, columns can be arranged to fit."""
 _HEADS_RANK = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class ExchangedTensor:
     """A tensor that GPUs exchange.
 
     Attributes:
-        kind: of collective.
-        elements: of the whole tensor.
+        kind: kind of collective.
+        elements: number of elements of the whole tensor.
     """
 
-    kind: Exchange
+    kind: Collective
     elements: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one GPU does of an operator.
+    """The part of an operator on one GPU.
 
     Attributes:
-        is_split: whether it does only its part.
+        is_split: whether the operator is sharded.
         exchanged: tensors that are exchanged before or after it.
-        side: of a product's matrix that is kept, or of "each" column or head by itself.
+        side: axis of a product's matrix that is sharded; "each" for columns or heads by themselves.
     """
 
     is_split: bool = False
-    exchanged: tuple[Exchanged, ...] = ()
+    exchanged: tuple[ExchangedTensor, ...] = ()
     side: Side = "each"
 
 
@@ -63,8 +63,8 @@ def shards(graph: ModelGraph, ways: int) -> list[Shard]:
     """Return the shard of each operator, in graph order.
 
     Args:
-        graph: at the batch in question.
-        ways: GPUs that share each product; of one GPU nothing is split.
+        graph: graph at the batch in question.
+        ways: number of GPUs that share each product; with one, nothing is sharded.
     """
     if ways == 1:
         return [Shard()] * len(graph.nodes)
@@ -80,7 +80,7 @@ def shards(graph: ModelGraph, ways: int) -> list[Shard]:
         shard, result = _shard(node, bool(reads), all_split, ways)
         if not shard.is_split and reads:
             gathered.update(reads)
-            needed = (Exchanged("all-gather", _elements(graph.nodes[p])) for p in reads)
+            needed = (ExchangedTensor("all-gather", _elements(graph.nodes[p])) for p in reads)
             again, result = _shard(node, False, False, ways)
             shard = replace(again, exchanged=(*needed, *again.exchanged))
         split.append(result)
@@ -89,7 +89,7 @@ def shards(graph: ModelGraph, ways: int) -> list[Shard]:
 
 
 def split_nodes(found: Sequence[Shard]) -> int:
-    """Return how many operators are split."""
+    """Return the number of sharded operators."""
     return sum(shard.is_split for shard in found)
 
 
@@ -116,7 +116,7 @@ def _product(node: OpNode, reads_split: bool, ways: int) -> tuple[Shard, bool]:
         return Shard(fits, side="columns"), fits
     if not _divides(node, _ROWS[node.op], ways):
         return Shard(), False
-    return Shard(True, (Exchanged("all-reduce", _elements(node)),), "rows"), False
+    return Shard(True, (ExchangedTensor("all-reduce", _elements(node)),), "rows"), False
 
 
 def _works_by_column(node: OpNode) -> bool:

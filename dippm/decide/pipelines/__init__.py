@@ -1,11 +1,11 @@
-"""Models that run one after the other: what all of it costs.
+"""Cost of pipelines: models that run one after the other.
 
 stage     `Stage` and `Pipeline`: the description, checked
 file      a TOML file → `Pipeline`
 shipped   pipelines by name, without weights: `sdxl`, `whisper`, ...
-inputs    sizes of a stage's inputs, from what other stages give
-memory    what is in memory when, and the largest batch
-combined  intervals of sums whose parts share their errors
+inputs    sizes of a stage's inputs, from the outputs of other stages
+memory    memory over time, and the largest batch
+combined  intervals of sums whose terms share their errors
 answer    `PipelinePrediction`, and how it prints
 running   the question: `pipeline`
 """

@@ -1,4 +1,4 @@
-"""`PipelinePrediction`: what a pipeline costs, stage by stage, and how it prints."""
+"""`PipelinePrediction`: cost of a pipeline, stage by stage, and how it prints."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dippm.base.answer import Answer
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
-from dippm.decide.pipelines.combined import Part, apart, together
-from dippm.decide.pipelines.memory import Moment, Ran, peak_memory
+from dippm.decide.pipelines.combined import IntervalTerm, correlated_sum, independent_sum
+from dippm.decide.pipelines.memory import MemoryPhase, StageRun, peak_memory
 from dippm.decide.pipelines.stage import Pipeline, Stage
 from dippm.errors import ConditionsError, DeviceError
 from dippm.estimate.models.power import idle_power_w
@@ -34,25 +34,25 @@ HEADER = (
 )
 UNVERIFIED = "dippm measure runs one model: the lines of the stages check them one by one"
 LEAST_SHARE = 0.05
-"""Of the latency, from which on the answer repeats what a stage warns of."""
+"""Share of the latency above which the answer repeats the warnings of a stage."""
 OF_ONE_MODEL = ("run out of memory", "without torch.no_grad")
-"""Warnings of a model by itself, which the pipeline answers as a whole or was not asked for."""
+"""Warnings about a single model that do not apply to a stage."""
 _NUMBERS = re.compile(r"\d[\d.,]*")
 COPIES = "copies of offloaded weights are taken at rates of data sheets, none was measured"
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What a stage costs in one pass of the pipeline.
+    """Cost of a stage in one pass of the pipeline.
 
     Attributes:
-        stage: as it was described.
-        prediction: of one run, by itself.
-        latency_ms: of all its runs, without copies.
-        share: of the runs and copies in the latency of the pipeline, 0 to 1.
-        energy_j: of all its runs; None, as in `prediction`, if it is not predicted.
-        copy_ms: of its weights, there and back; 0 if they stay.
-        weights_mb: of them; None if the memory is one number.
+        stage: description of the stage.
+        prediction: prediction of one run by itself.
+        latency_ms: latency of all its runs, without copies.
+        share: share of runs and copies in the latency of the pipeline, 0 to 1.
+        energy_j: energy of all its runs; None, as in `prediction`, if it is not predicted.
+        copy_ms: time of copying its weights there and back; 0 if they are resident.
+        weights_mb: size of its weights; None if the memory is predicted only as a whole.
         working_mb: activations and workspace of a run; None likewise.
     """
 
@@ -67,7 +67,7 @@ class StageCost:
 
     @property
     def tree(self) -> ModuleCost:
-        """What each module costs in all runs; shares are of the pipeline."""
+        """Cost of each module over all runs; shares are of the pipeline."""
         one, whole = self.prediction.tree, self.latency_ms + self.copy_ms
         scale = self.share * self.latency_ms / whole
         return _times(replace(one, name=self.stage.name), self.stage.repeat, scale)
@@ -92,28 +92,28 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePrediction(Answer):
-    """What models that run one after the other cost; `dippm.pipeline` makes it.
+    """Cost of a pipeline of models; `dippm.pipeline` makes it.
 
     Attributes:
-        pipeline: the stages as they were described, in the order in which they run.
-        parameters: of a shipped pipeline.
-        batch: samples of the pipeline.
-        stages: what each costs.
-        latency_ms: from the start of the first stage to the end of the last, copies of offloaded
-            weights included.
-        energy_j: meanwhile; None, with the reason in `absent`, if a stage has none.
-        power_w: mean power meanwhile; None likewise.
+        pipeline: description of the pipeline, with its stages in execution order.
+        parameters: parameters of a shipped pipeline.
+        batch: samples per pass of the pipeline.
+        stages: cost of each stage.
+        latency_ms: time from the start of the first stage to the end of the last, including copies
+            of offloaded weights.
+        energy_j: energy over that time; None, with the reason in `absent`, if a stage has none.
+        power_w: mean power over that time; None likewise.
         memory_mb: peak GPU memory in MiB as `nvidia-smi` shows it; None likewise.
-        memory_bound_mb: one-sided 99 % upper bound of it, see `dippm.decide.pipelines.memory`.
-        peak_stage: which runs at the peak; "" if the memory is absent.
-        timeline: what is in memory when; empty if the memory is absent.
-        largest_batch: of the pipeline, whose memory fits at 99 %; None if not even 1 does, or the
-            memory is absent.
-        intervals: range by target, all errors of stages taken for one: the widest.
-        intervals_apart: range by target, errors of stages taken to have nothing to do with each
-            other: the narrowest, see `dippm.decide.pipelines.combined`.
-        absent: reason by quantity that has no value.
-        warnings: what to know before relying on the numbers.
+        memory_bound_mb: upper 99 % bound of the peak, see `dippm.decide.pipelines.memory`.
+        peak_stage: name of the stage at the peak; "" if the memory is absent.
+        timeline: memory over time; empty if the memory is absent.
+        largest_batch: largest batch of the pipeline that fits at 99 %; None if not even 1 does, or
+            the memory is absent.
+        intervals: interval by target for fully correlated errors of stages: the widest.
+        intervals_apart: interval by target for independent errors of stages: the narrowest, see
+            `dippm.decide.pipelines.combined`.
+        absent: reason for each quantity without a value.
+        warnings: warnings about the numbers.
     """
 
     pipeline: Pipeline = field(repr=False)
@@ -126,7 +126,7 @@ class PipelinePrediction(Answer):
     memory_mb: float | None
     memory_bound_mb: float | None
     peak_stage: str
-    timeline: tuple[Moment, ...] = field(repr=False)
+    timeline: tuple[MemoryPhase, ...] = field(repr=False)
     largest_batch: int | None
     intervals: Mapping[str, Interval]
     intervals_apart: Mapping[str, Interval]
@@ -140,12 +140,12 @@ class PipelinePrediction(Answer):
 
     @property
     def fits(self) -> bool | None:
-        """Whether the memory holds the 99 % bound; None where that is absent."""
+        """Whether the 99 % bound fits the memory; None if the bound is absent."""
         return None if self.memory_bound_mb is None else self.memory_bound_mb <= self.capacity_mb
 
     @property
     def tree(self) -> ModuleCost:
-        """What each stage and each module of it costs in one pass, without copies."""
+        """Cost of each stage and module in one pass, without copies."""
         children = tuple(stage.tree for stage in self.stages)
         operators: dict[str, int] = {}
         for child in children:
@@ -183,7 +183,7 @@ class PipelinePrediction(Answer):
         return printable(f"{first.provenance.checkpoint} · {count}{place}")
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat mapping per stage; its latency and energy are of all its runs."""
+        """Return one flat mapping per stage, with latency and energy over all its runs."""
         return [
             {
                 "stage": one.stage.name,
@@ -272,13 +272,13 @@ class PipelinePrediction(Answer):
 
 def answer_of(
     pipeline: Pipeline,
-    ran: Sequence[Ran],
+    ran: Sequence[StageRun],
     *,
     batch: int,
     loaded: LoadedPredictor,
     parameters: Mapping[str, Any],
 ) -> PipelinePrediction:
-    """Return the answer that predicted stages add up to.
+    """Return the answer for predicted stages.
 
     Raises:
         ConditionsError: if the latency of a stage is not predicted.
@@ -293,8 +293,8 @@ def answer_of(
     copies = [_there_and_back(one) for one in ran]
     latency_ms = sum(part.value for part in (*times, *copies))
     absent: dict[str, str] = {}
-    intervals = {"latency_ms": together([*times, *copies], _coverage(ran, "latency_ms"))}
-    narrow = {"latency_ms": apart([*times, *copies], _coverage(ran, "latency_ms"))}
+    intervals = {"latency_ms": correlated_sum([*times, *copies], _coverage(ran, "latency_ms"))}
+    narrow = {"latency_ms": independent_sum([*times, *copies], _coverage(ran, "latency_ms"))}
     energy_j = None
     without = next((one for one in ran if one.prediction.energy_j is None), None)
     if without is None:
@@ -302,9 +302,9 @@ def answer_of(
         idle_j = _idle_j(ran[0].prediction, sum(part.value for part in copies), absent)
         energy_j = None if idle_j is None else sum(part.value for part in energies) + idle_j
         if idle_j is not None:
-            energies.append(Part(idle_j, idle_j, idle_j))
-            intervals["energy_j"] = together(energies, _coverage(ran, "energy_j"))
-            narrow["energy_j"] = apart(energies, _coverage(ran, "energy_j"))
+            energies.append(IntervalTerm(idle_j, idle_j, idle_j))
+            intervals["energy_j"] = correlated_sum(energies, _coverage(ran, "energy_j"))
+            narrow["energy_j"] = independent_sum(energies, _coverage(ran, "energy_j"))
     else:
         absent["energy_j"] = f"{without.stage.name}: {without.prediction.absent['energy_j']}"
     if energy_j is None:
@@ -338,7 +338,10 @@ def answer_of(
 
 
 def _costs(
-    ran: Sequence[Ran], times: Sequence[Part], copies: Sequence[Part], latency_ms: float
+    ran: Sequence[StageRun],
+    times: Sequence[IntervalTerm],
+    copies: Sequence[IntervalTerm],
+    latency_ms: float,
 ) -> Iterator[StageCost]:
     for one, time, copy in zip(ran, times, copies, strict=True):
         p = one.prediction
@@ -355,23 +358,23 @@ def _costs(
         )
 
 
-def _part(one: Ran, target: str) -> Part:
-    """Return a target of all runs of a stage."""
+def _part(one: StageRun, target: str) -> IntervalTerm:
+    """Return a target summed over all runs of a stage."""
     interval, n = one.prediction.intervals[target], one.stage.repeat
-    return Part(n * getattr(one.prediction, target), n * interval.low, n * interval.high)
+    return IntervalTerm(n * getattr(one.prediction, target), n * interval.low, n * interval.high)
 
 
-def _there_and_back(one: Ran) -> Part:
-    copy = one.copy_ms or Part(0.0, 0.0, 0.0)
-    return Part(2 * copy.value, 2 * copy.low, 2 * copy.high)
+def _there_and_back(one: StageRun) -> IntervalTerm:
+    copy = one.copy_ms or IntervalTerm(0.0, 0.0, 0.0)
+    return IntervalTerm(2 * copy.value, 2 * copy.low, 2 * copy.high)
 
 
-def _coverage(ran: Sequence[Ran], target: str) -> float:
+def _coverage(ran: Sequence[StageRun], target: str) -> float:
     return min(one.prediction.intervals[target].coverage for one in ran)
 
 
 def _idle_j(one: Prediction, copy_ms: float, absent: dict[str, str]) -> float | None:
-    """Return the energy of a board that waits for copies; None, with the reason, if unknown."""
+    """Return the energy of the board during copies; None, with the reason, if unknown."""
     if not copy_ms:
         return 0.0
     try:
@@ -381,12 +384,14 @@ def _idle_j(one: Prediction, copy_ms: float, absent: dict[str, str]) -> float | 
         return None
 
 
-def _warnings(answer: PipelinePrediction, pipeline: Pipeline, ran: Sequence[Ran]) -> Iterator[str]:
-    """Yield what stages that matter have to say.
+def _warnings(
+    answer: PipelinePrediction, pipeline: Pipeline, ran: Sequence[StageRun]
+) -> Iterator[str]:
+    """Yield the warnings of stages that matter.
 
-    A stage matters for its share of the latency, or because it runs at the peak of the memory; what
-    the others say stands in their own predictions. Sentences that differ in their numbers alone are
-    one, with the numbers of the stage that takes most of the time.
+    A stage matters by its share of the latency, or because it runs at the peak of the memory.
+    Warnings that differ in their numbers alone are merged, with the numbers of the stage that takes
+    most of the time.
     """
     said: dict[str, list[tuple[str, str]]] = {}
     pairs = zip(ran, answer.stages, strict=True)
@@ -412,7 +417,7 @@ def _warnings(answer: PipelinePrediction, pipeline: Pipeline, ran: Sequence[Ran]
 
 
 def _times(tree: ModuleCost, runs: int, scale: float) -> ModuleCost:
-    """Return a tree of one run as one of all runs."""
+    """Scale the tree of one run to all runs."""
     return replace(
         tree,
         macs=tree.macs * runs,

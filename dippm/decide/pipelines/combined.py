@@ -1,15 +1,15 @@
-"""Intervals of sums whose parts share their errors.
+"""Intervals of sums whose terms share their errors.
 
-All stages run on one GPU and one host, and one law says what their kernels take: if the prediction
-of one stage is too high because this GPU is faster than its like, those of the others are too. How
-much of the errors is shared is not known, so the sum has two intervals:
+All stages run on one GPU and one host, and one law predicts their kernels: if the prediction of one
+stage is too high because this GPU is faster than others of its kind, so are those of the other
+stages. How far errors correlate is not known, so the sum has two intervals:
 
-    together  all errors are one:      low = Σ lowᵢ, high = Σ highᵢ
-    apart     none has to do with any: value ∓ sqrt(Σ (valueᵢ - endᵢ)²)
+    correlated   all errors are one:  low = Σ lowᵢ, high = Σ highᵢ
+    independent  no correlation:      value ∓ sqrt(Σ (valueᵢ - endᵢ)²)
 
-Quantiles of quantities that rise and fall together add up exactly, so the first is the widest that
-errors of one cause can make it; it is what answers show. The second is the narrowest without errors
-that cancel. Repetitions of a stage have one error, so n runs are n times as wide in either.
+Quantiles of comonotonic quantities add up exactly, so the first interval is the widest that a
+common cause can produce; answers show it. The second is the narrowest without errors that cancel.
+Runs of one stage share one error, so n runs are n times as wide in either.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dippm.estimate.models.targets import Interval
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a sum: its value and the ends of its interval."""
+class IntervalTerm:
+    """A term of a sum: its value and the ends of its interval."""
 
     value: float
     low: float
     high: float
 
 
-def together(parts: Sequence[Part], coverage: float) -> Interval:
-    """Return the interval of the sum if all errors are one."""
+def correlated_sum(parts: Sequence[IntervalTerm], coverage: float) -> Interval:
+    """Return the interval of the sum for fully correlated errors."""
     return Interval(sum(part.low for part in parts), sum(part.high for part in parts), coverage)
 
 
-def apart(parts: Sequence[Part], coverage: float) -> Interval:
-    """Return the interval of the sum if no error has to do with another."""
+def independent_sum(parts: Sequence[IntervalTerm], coverage: float) -> Interval:
+    """Return the interval of the sum for independent errors."""
     value = sum(part.value for part in parts)
     below = hypot(*(part.value - part.low for part in parts))
     above = hypot(*(part.high - part.value for part in parts))

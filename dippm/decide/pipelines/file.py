@@ -46,11 +46,11 @@ STAGE: Mapping[str, type | tuple[type, ...]] = {
 
 
 def read_pipeline(path: str | os.PathLike[str]) -> Pipeline:
-    """Return the pipeline of a TOML file, see the top of this module.
+    """Return the pipeline of a TOML file in the format that the top of this module shows.
 
     Raises:
-        PipelineError: if the file cannot be read or is no small TOML file, a key or value in it is
-            none, or its stages make no pipeline.
+        PipelineError: if the file cannot be read or is no small TOML file, if a key or value in it
+            is not valid, or if its stages do not form a pipeline.
     """
     table, what, _ = read_toml(
         path,
@@ -85,7 +85,7 @@ def _stage(table: Any, number: int, what: str, folder: Path) -> Stage:
     model = given["model"]
     if not is_name(model):
         given["model"] = str(folder / model)
-    elif model.startswith("hf-config:"):  # a folder beside the file, too
+    elif model.startswith("hf-config:"):  # this folder is relative to the file, too
         prefix, _, rest = model.partition(":")
         given["model"] = f"{prefix}:{folder / os.path.expanduser(rest)}"
     if isinstance(given.get("after"), list):
@@ -104,7 +104,7 @@ def _stage(table: Any, number: int, what: str, folder: Path) -> Stage:
 
 
 def _check(table: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
-    """Refuse keys that nobody knows, with the closest one, and values of another type."""
+    """Refuse unknown keys, naming the closest known one, and values of another type."""
     for key, value in table.items():
         if key not in known:
             error = UnknownNameError.of("key", str(key), known)

@@ -1,11 +1,11 @@
-"""Sizes of a stage's inputs: those that are written, and those of what other stages give."""
+"""Sizes of a stage's inputs: those of its description, and those of other stages' outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from dippm.decide.pipelines.stage import Given, Input, Stage
+from dippm.decide.pipelines.stage import Input, Stage, StageInput
 from dippm.errors import PipelineError
 from dippm.model.graph import ModelGraph
 
@@ -14,11 +14,11 @@ def sizes_of(stage: Stage, graphs: Mapping[str, ModelGraph]) -> Input:
     """Return the inputs of a stage as `dippm.predict` takes them.
 
     Args:
-        stage: whose inputs.
-        graphs: of the stages that ran before, by name.
+        stage: the stage.
+        graphs: graphs of the stages before it, by name.
 
     Raises:
-        PipelineError: if a stage has no such result, or one without a batch.
+        PipelineError: if a stage has no such output, or its output has no batch.
     """
     given = {name: _sizes(one, stage.name, graphs) for name, one in stage.given().items()}
     if not given:
@@ -29,12 +29,12 @@ def sizes_of(stage: Stage, graphs: Mapping[str, ModelGraph]) -> Input:
 
 
 def output_bytes(graph: ModelGraph, batch: int, item_bytes: int) -> int:
-    """Return the bytes of all results of a graph at a batch.
+    """Return the bytes of all outputs of a graph at a batch.
 
     Args:
-        graph: whose.
+        graph: the graph.
         batch: samples.
-        item_bytes: of a number; results that are no floating-point numbers have 8.
+        item_bytes: bytes of a floating-point number; other types take 8.
     """
     total = 0
     for spec in graph.outputs if not graph.batch_is_symbolic else graph.at_batch(batch).outputs:
@@ -45,7 +45,7 @@ def output_bytes(graph: ModelGraph, batch: int, item_bytes: int) -> int:
     return total
 
 
-def _sizes(given: Given, stage: str, graphs: Mapping[str, ModelGraph]) -> str:
+def _sizes(given: StageInput, stage: str, graphs: Mapping[str, ModelGraph]) -> str:
     graph = graphs[given.stage]
     if given.output >= len(graph.outputs):
         raise PipelineError(
@@ -74,8 +74,8 @@ def _sizes(given: Given, stage: str, graphs: Mapping[str, ModelGraph]) -> str:
     return kind + ",".join(map(str, others[0][1:]))
 
 
-def refused(stage: Stage, sizes: Any, error: Exception) -> PipelineError:
-    """Return what to say where a stage cannot take what others give it."""
+def refusal(stage: Stage, sizes: Any, error: Exception) -> PipelineError:
+    """Return the error for a stage that does not accept the outputs of other stages."""
     given = ", ".join(
         f"{name or 'its input'} from {one.stage}" for name, one in stage.given().items()
     )

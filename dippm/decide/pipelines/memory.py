@@ -1,18 +1,16 @@
-"""What a pipeline has in memory when, its peak, and the largest batch that it leaves room for.
+"""Memory of a pipeline over time, its peak, and the largest batch that fits.
 
-    memory(t) = context + weights on the GPU + results that a later stage reads
-                + activations and workspace of the stage that runs
+    memory(t) = context + weights on the GPU + outputs that a later stage reads
+                + activations and workspace of the running stage
 
-The context is the largest of those of the stages: one process runs them all, and the libraries that
-one of them loads stay.
+The context is the largest of any stage: one process runs them all, and libraries stay loaded.
 
-Resident weights are there from the start. Offloaded ones are copied over PCIe before their stage
-and back behind it, as `enable_model_cpu_offload` of diffusers does. What PyTorch's allocator has
-reserved for a stage it keeps for the next: `nvidia-smi` shows the highest value until then.
+Resident weights are on the GPU from the start. Offloaded ones are copied over PCIe before their
+stage and back after it, like `enable_model_cpu_offload` of diffusers. PyTorch's allocator keeps the
+memory that it reserved for a stage, so `nvidia-smi` shows the running maximum.
 
-The bound of the peak: the 99 % bound of the stage at the peak, whose error is that of its
-activations, workspace and context, and beside it the weights of others and the results, which are
-counted and not estimated.
+The bound of the peak is the 99 % bound of the stage at the peak (the error of its activations,
+workspace and context) plus the weights of other stages and the outputs, which are exact.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dippm.decide.pipelines.combined import Part
+from dippm.decide.pipelines.combined import IntervalTerm
 from dippm.decide.pipelines.inputs import output_bytes
 from dippm.decide.pipelines.stage import Stage
 from dippm.devices import Device
@@ -34,27 +32,27 @@ from dippm.estimate.predictor import LoadedPredictor
 from dippm.model.graph.float_type import in_float32
 
 UNPINNED = 1 / 3
-"""Share of the rate of a link that copies from memory that is not pinned are taken to reach, at the
-least; recalled, not measured."""
+"""Assumed lower bound of the share of a link's rate for copies from pageable memory; not measured
+by DIPPM."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """A stage that was predicted, with what passes over the link for it.
+class StageRun:
+    """A predicted stage, with the copies of its weights.
 
     Attributes:
-        stage: which.
-        prediction: of one run.
-        copy_ms: time of a copy of its weights, each way; None if they stay.
+        stage: the stage.
+        prediction: prediction of one run.
+        copy_ms: time of a copy of its weights, each way; None if they are resident.
     """
 
     stage: Stage
     prediction: Prediction
-    copy_ms: Part | None = None
+    copy_ms: IntervalTerm | None = None
 
     @property
     def parts(self) -> MemoryParts:
-        """What one run needs; only where the predictor says it."""
+        """Memory parts of one run; the predictor has to provide them."""
         assert self.prediction.memory_parts is not None
         return self.prediction.memory_parts
 
@@ -65,30 +63,30 @@ class Ran:
 
     @property
     def key(self) -> tuple[Any, str]:
-        """What is equal for stages with the same weights."""
+        """Key that stages with the same weights share."""
         model = self.stage.model
         named = str(model) if isinstance(model, str) else id(model)
         return named, self.prediction.conditions.precision
 
     def results_mb(self, batch: int) -> float:
-        """Return the memory of what the stage gives, in MiB, at a batch of the pipeline."""
+        """Return the size of the stage's outputs in MiB at a batch of the pipeline."""
         halved = self.prediction.conditions.precision in ("fp16", "bf16", "amp", "amp-bf16")
         graph = self.prediction.source_graph
         return output_bytes(graph, batch * self.stage.batch_factor, 2 if halved else 4) / 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A span of a pipeline in which its memory stays as it is.
+class MemoryPhase:
+    """A phase of a pipeline with constant memory.
 
     Attributes:
-        start_ms: from the start of the pipeline.
-        end_ms: likewise.
-        stage: that runs, or whose weights are copied.
+        start_ms: start, from the start of the pipeline.
+        end_ms: end, likewise.
+        stage: stage that runs, or whose weights are copied.
         what: "run", "load" or "return".
-        context_mb: of the process.
-        weights_mb: on the GPU, of all stages.
-        results_mb: that a later stage reads.
+        context_mb: context of the process.
+        weights_mb: weights of all stages on the GPU.
+        results_mb: outputs that a later stage reads.
         working_mb: activations and workspace of the stage.
     """
 
@@ -112,42 +110,42 @@ class PeakMemory:
     """The memory of a pipeline.
 
     Attributes:
-        moments: one after the other.
-        memory_mb: the highest.
-        bound_mb: one-sided 99 % upper bound of it; None if a stage has none.
-        stage: that runs at the peak.
-        largest_batch: of the pipeline, that holds the bound; None if not even 1 does.
+        moments: phases in their order.
+        memory_mb: peak memory.
+        bound_mb: upper 99 % bound of the peak; None if a stage has none.
+        stage: stage at the peak.
+        largest_batch: largest batch of the pipeline within the bound; None if not even 1 is.
     """
 
-    moments: tuple[Moment, ...]
+    moments: tuple[MemoryPhase, ...]
     memory_mb: float
     bound_mb: float | None
     stage: str
     largest_batch: int | None
 
 
-def copy_time(device: Device, weights_mb: float) -> Part:
-    """Return the time that weights take over PCIe in one direction, in ms.
+def copy_time(device: Device, weights_mb: float) -> IntervalTerm:
+    """Return the time of copying weights over PCIe in one direction, in ms.
 
-    The rate is the one that `dippm.devices.links` takes to be reached; between the nominal one and
-    a third of it, which copies from memory that is not pinned may fall to.
+    The value takes the achieved rate of `dippm.devices.links`; the interval reaches from the
+    nominal rate to a third of the achieved one, to which copies from pageable memory may fall.
 
     Raises:
-        DeviceError: if it is not known how the device is joined.
+        DeviceError: if the links of the device are not known.
     """
     link = link_of(device, "pcie")
     bytes_ = weights_mb * 2**20
     value, least = (bytes_ / rate / 1e6 for rate in (link.reached_gb_s, link.nominal_gb_s))
-    return Part(value, least, value / UNPINNED)
+    return IntervalTerm(value, least, value / UNPINNED)
 
 
-def peak_memory(ran: Sequence[Ran], batch: int, loaded: LoadedPredictor) -> PeakMemory:
-    """Return what stages have in memory, one after the other; each has `memory_parts`."""
+def peak_memory(ran: Sequence[StageRun], batch: int, loaded: LoadedPredictor) -> PeakMemory:
+    """Return the memory of stages over time; each needs `memory_parts`."""
     moments = tuple(_moments(ran, batch))
     highest = max(moments, key=lambda moment: moment.memory_mb)
     bounds = [one.prediction.memory_bound_mb for one in ran]
-    beside = _beside_mb(ran, batch)
-    known = [b + beside[r.stage.name] for b, r in zip(bounds, ran, strict=True) if b is not None]
+    other_mb = _other_mb(ran, batch)
+    known = [b + other_mb[r.stage.name] for b, r in zip(bounds, ran, strict=True) if b is not None]
     return PeakMemory(
         moments=moments,
         memory_mb=highest.memory_mb,
@@ -157,10 +155,10 @@ def peak_memory(ran: Sequence[Ran], batch: int, loaded: LoadedPredictor) -> Peak
     )
 
 
-def _moments(ran: Sequence[Ran], batch: int) -> Sequence[Moment]:
+def _moments(ran: Sequence[StageRun], batch: int) -> Sequence[MemoryPhase]:
     resident_mb = sum(_resident(ran).values())
     waits = _last_readers(ran)
-    found: list[Moment] = []
+    found: list[MemoryPhase] = []
     now = 0.0
     for place, one in enumerate(ran):
         assert one.prediction.latency_ms is not None
@@ -172,7 +170,7 @@ def _moments(ran: Sequence[Ran], batch: int) -> Sequence[Moment]:
             if what != "run" and one.copy_ms is None:
                 continue
             found.append(
-                Moment(
+                MemoryPhase(
                     start_ms=now,
                     end_ms=(now := now + takes_ms),
                     stage=one.stage.name,
@@ -186,18 +184,18 @@ def _moments(ran: Sequence[Ran], batch: int) -> Sequence[Moment]:
     return found
 
 
-def _resident(ran: Sequence[Ran]) -> Mapping[tuple[Any, str], float]:
-    """Return the weights that stay in MiB, those of stages with the same model once."""
+def _resident(ran: Sequence[StageRun]) -> Mapping[tuple[Any, str], float]:
+    """Return the size of resident weights in MiB, counting equal models once."""
     return {r.key: r.parts.weights_mb for r in ran if r.stage.placement == "resident"}
 
 
-def _context_mb(ran: Sequence[Ran]) -> float:
+def _context_mb(ran: Sequence[StageRun]) -> float:
     """Return the context of the process that runs all stages, in MiB."""
     return max(one.parts.context_mb for one in ran)
 
 
-def _last_readers(ran: Sequence[Ran]) -> list[int]:
-    """Return the place of the last stage that reads what each gives; its own if none does."""
+def _last_readers(ran: Sequence[StageRun]) -> list[int]:
+    """Return the position of the last reader of each stage's outputs; its own if there is none."""
     last = list(range(len(ran)))
     places = {one.stage.name: place for place, one in enumerate(ran)}
     for place, one in enumerate(ran):
@@ -206,10 +204,10 @@ def _last_readers(ran: Sequence[Ran]) -> list[int]:
     return last
 
 
-def _beside_mb(ran: Sequence[Ran], batch: int) -> dict[str, float]:
-    """Return what is in memory beside what each stage needs alone, in MiB.
+def _other_mb(ran: Sequence[StageRun], batch: int) -> dict[str, float]:
+    """Return the memory in addition to what each stage needs by itself, in MiB.
 
-    Weights of others, results, and what others add to the context.
+    Weights of other stages, outputs, and what other stages add to the context.
     """
     resident, waits = _resident(ran), _last_readers(ran)
     context_mb = _context_mb(ran)
@@ -221,8 +219,8 @@ def _beside_mb(ran: Sequence[Ran], batch: int) -> dict[str, float]:
     return found
 
 
-def _largest(ran: Sequence[Ran], loaded: LoadedPredictor) -> int | None:
-    """Return the largest batch that every stage holds; stages that need most are asked first."""
+def _largest(ran: Sequence[StageRun], loaded: LoadedPredictor) -> int | None:
+    """Return the largest batch that fits in every stage, checking the largest stages first."""
     most = MAX_BATCH // max(one.stage.batch_factor for one in ran)
     for one in sorted(ran, key=lambda r: r.prediction.memory_bound_mb or 0.0, reverse=True):
         c = one.prediction.conditions
@@ -235,7 +233,7 @@ def _largest(ran: Sequence[Ran], loaded: LoadedPredictor) -> int | None:
         def bound_mb(batch: int) -> float | None:
             at = replace(c, batch=batch * factor)  # noqa: B023  called within the turn
             bound = memory_bound_mb(predictor, graph, at)  # noqa: B023
-            return None if bound is None else bound + _beside_mb(ran, batch)[name]  # noqa: B023
+            return None if bound is None else bound + _other_mb(ran, batch)[name]  # noqa: B023
 
         if (at_most := bound_mb(most)) is not None and at_most <= c.capacity_mb:
             continue

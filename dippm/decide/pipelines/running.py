@@ -1,4 +1,4 @@
-"""`pipeline`: what models that run one after the other cost."""
+"""`pipeline`: predicts the cost of models that run one after the other."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dippm.base.progress import stage as shown_stage
 from dippm.base.progress import tell
 from dippm.decide.pipelines.answer import PipelinePrediction, answer_of
 from dippm.decide.pipelines.file import read_pipeline
-from dippm.decide.pipelines.inputs import refused, sizes_of
-from dippm.decide.pipelines.memory import Ran, copy_time
+from dippm.decide.pipelines.inputs import refusal, sizes_of
+from dippm.decide.pipelines.memory import StageRun, copy_time
 from dippm.decide.pipelines.shipped import SHIPPED, parameters_of
 from dippm.decide.pipelines.stage import Pipeline, Stage
 from dippm.errors import (
@@ -33,7 +33,7 @@ from dippm.model.graph import ModelGraph
 
 OF_STAGES = ("input", "batch", "device", "precision", "trust")
 OPTIONS = tuple(name for name in WarmOptions.__annotations__ if name not in OF_STAGES)
-"""Conditions that hold for all stages alike."""
+"""Conditions that all stages share."""
 
 
 def pipeline(
@@ -52,23 +52,23 @@ def pipeline(
     Args:
         source: the name of a shipped pipeline ("sdxl"), the path of a TOML file of stages, or a
             `Pipeline`.
-        batch: samples of the pipeline: images, clips, questions; each stage runs with its
+        batch: samples of the pipeline: images, clips, questions; each stage runs with
             `batch_factor` times as many.
-        device: the GPU, as `predict` takes it; None is that of a checkpoint that is loaded, else
+        device: the GPU, as `predict` takes it; None takes that of a loaded checkpoint, else
             "A100".
-        precision: number formats of stages that name none; None is that of the pipeline.
-        offload: whether the weights of every stage stay in the host's memory while it does not run.
-        checkpoint: of the predictor, as `predict` takes it.
+        precision: precision of stages that name none; None takes that of the pipeline.
+        offload: whether the weights of a stage stay in host memory while it does not run.
+        checkpoint: checkpoint of the predictor, as `predict` takes it.
         trust: allow files that can run code when they are read.
         **options: other conditions of `predict` (mode, mig, host, attention, context_mb, runtime,
             ...), and the parameters of a shipped pipeline (width, height, steps, guidance, ...).
 
     Raises:
-        PipelineError: if there is no such pipeline, its stages make none, a stage cannot take what
-            another gives it, or an option is not known.
+        PipelineError: if there is no such pipeline, its stages do not form one, a stage does not
+            accept the output of another, or an option is not known.
         DippmError: as `predict` does, with the name of the stage.
     """
-    found, given, conditions = _asked(source, options)
+    found, given, conditions = _split_options(source, options)
     if precision is not None:
         found = replace(found, precision=precision)
     if offload:
@@ -81,7 +81,7 @@ def pipeline(
         )
     loaded = load(checkpoint, device=DEFAULT_DEVICE if device is None else device)
     conditions["device"] = loaded.device if device is None else device
-    ran: list[Ran] = []
+    ran: list[StageRun] = []
     graphs: dict[str, ModelGraph] = {}
     for number, stage in enumerate(found.stages, 1):
         with shown_stage(f"{number} of {len(found.stages)}: {stage.name}"):
@@ -101,7 +101,7 @@ def _run(
     batch: int,
     trust: bool,
     options: Mapping[str, Any],
-) -> Ran:
+) -> StageRun:
     """Predict one run of a stage."""
     if isinstance(batch, bool) or not isinstance(batch, int):
         raise ConditionsError(f"batch is {batch!r}", "Give a whole number, at least 1.")
@@ -121,26 +121,26 @@ def _run(
             copy_ms = copy_time(prediction.conditions.device, weights_mb)
     except ModelFileError as error:
         if stage.given():
-            raise refused(stage, sizes, error) from error
-        raise _named(stage, error) from error
+            raise refusal(stage, sizes, error) from error
+        raise _name_stage(stage, error) from error
     except DippmError as error:
-        raise _named(stage, error) from error
-    return Ran(stage, prediction, copy_ms)
+        raise _name_stage(stage, error) from error
+    return StageRun(stage, prediction, copy_ms)
 
 
-def _named(stage: Stage, error: DippmError) -> DippmError:
-    """Return the error, with the stage that it is of."""
+def _name_stage(stage: Stage, error: DippmError) -> DippmError:
+    """Add the name of the stage to an error."""
     error.message = f"stage {stage.name}: {error.message}"
     return error
 
 
-def _asked(
+def _split_options(
     source: Any, options: Mapping[str, Any]
 ) -> tuple[Pipeline, dict[str, Any], dict[str, Any]]:
-    """Return the pipeline, the parameters that were given for it, and the conditions.
+    """Return the pipeline, its given parameters, and the conditions.
 
     Raises:
-        PipelineError: if it is not known, or an option is not.
+        PipelineError: if the pipeline or an option is not known.
     """
     name = source.strip().casefold() if isinstance(source, str) else ""
     known = parameters_of(name) if name in SHIPPED else {}
@@ -156,7 +156,7 @@ def _asked(
     if name in SHIPPED:
         given = {key: value for key, value in parameters.items() if value is not None}
         return SHIPPED[name].make(**given), {**known, **given}, conditions
-    path = Path(files.expanded(source))
+    path = Path(files.expand_home(source))
     if path.suffix == ".toml" or path.exists():
         return read_pipeline(path), parameters, conditions
     error = UnknownNameError.of("pipeline", str(source), SHIPPED)

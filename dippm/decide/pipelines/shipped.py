@@ -1,6 +1,6 @@
 """Pipelines by name, from published configurations, without weights.
 
-A pipeline is a function from its parameters to a `Pipeline`; one more is a function here and a row
+A pipeline is a function from its parameters to a `Pipeline`. To add one: a function here, and a row
 of `SHIPPED`. Networks are those of `dippm.model.networks.published`.
 """
 
@@ -18,7 +18,7 @@ from dippm.errors import PipelineError, shortened
 
 LARGEST_SIDE = 4096
 PLACE = 8
-"""Pixels along each side of a place of a latent image."""
+"""Downsampling factor of a latent image: pixels per latent position along each side."""
 BETWEEN = (
     "what runs between the stages (the scheduler, tokenizers, pictures from tensors) is not part "
     "of it"
@@ -30,8 +30,8 @@ class Shipped:
     """A pipeline by name.
 
     Attributes:
-        about: what it does, in words.
-        make: returns it; its keyword arguments are its parameters.
+        about: description in words.
+        make: function that returns the pipeline; its keywords are the parameters.
     """
 
     about: str
@@ -252,7 +252,7 @@ def _places(width: int, height: int, multiple: int) -> str:
     """Return height and width of the latent image as text.
 
     Raises:
-        PipelineError: if the network cannot halve them as often as it does.
+        PipelineError: if the network cannot halve them as often as it has to.
     """
     for name, side in (("width", width), ("height", height)):
         _count(name, side, LARGEST_SIDE)

@@ -1,4 +1,4 @@
-"""`Stage` and `Pipeline`: models that run one after the other, and what passes between them."""
+"""`Stage` and `Pipeline`: models that run one after the other, and the data between them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _GIVEN = re.compile(r"@(?P<stage>[^@\[\]]+)(?:\[(?P<output>\d{1,3})\])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """An input that another stage gives.
+class StageInput:
+    """An input that is the output of another stage.
 
     Attributes:
-        stage: its name.
-        output: which of its results, from 0.
+        stage: name of that stage.
+        output: index of its output, from 0.
     """
 
     stage: str
@@ -38,20 +38,20 @@ class Stage:
     """One model of a pipeline.
 
     Attributes:
-        name: of the stage, by which others name it.
-        model: as `dippm.predict` takes it: a path, a name, or an object.
+        name: unique name of the stage.
+        model: model as `dippm.predict` takes it: a path, a name, or an object.
         input: sizes without the batch, as `dippm.predict` takes them; in place of sizes "@NAME" is
-            the first result of another stage, "@NAME[1]" its second. None takes the sizes that the
+            the first output of another stage, "@NAME[1]" its second. None takes the sizes that the
             model states.
-        after: stages that run before, beside those that give an input.
-        repeat: how often the stage runs in one pass of the pipeline.
-        batch_factor: samples of the stage for each of the pipeline; guidance has two.
-        placement: "resident" weights stay on the GPU; "offloaded" ones are copied to it before the
-            stage and back behind it.
-        precision: number formats of this stage; None is that of the pipeline.
+        after: stages that run earlier, in addition to those that provide an input.
+        repeat: number of runs of the stage in one pass of the pipeline.
+        batch_factor: samples of the stage per sample of the pipeline; 2 with guidance.
+        placement: "resident" if the weights stay on the GPU, "offloaded" if they are copied to it
+            before the stage and back after it.
+        precision: precision of this stage; None takes that of the pipeline.
 
     Raises:
-        PipelineError: if a name, a number or an input is none.
+        PipelineError: if a name, a number or an input is not valid.
     """
 
     name: str
@@ -75,12 +75,12 @@ class Stage:
         if self.placement not in PLACEMENTS:
             error = UnknownNameError.of("placement", str(self.placement), PLACEMENTS)
             raise PipelineError(f"{where}: {error.message}", error.hint)
-        after: Any = self.after  # of a file or a caller it may be one name
+        after: Any = self.after  # a file or a caller may give a single name
         object.__setattr__(self, "after", (after,) if isinstance(after, str) else tuple(after))
         self.given()
 
-    def given(self) -> dict[str, Given]:
-        """Return the inputs that other stages give, by name; "" is the only one.
+    def given(self) -> dict[str, StageInput]:
+        """Return the inputs that come from other stages, by name; "" names a single input.
 
         Raises:
             PipelineError: if one is not written as "@NAME" or "@NAME[1]".
@@ -103,14 +103,14 @@ class Pipeline:
     """Models that run one after the other; stages may be given in any order.
 
     Attributes:
-        name: what the answer calls it.
-        stages: at least one.
-        precision: number formats of stages that name none.
-        notes: what an answer has to say about it, such as what is not part of it.
+        name: name in the answer.
+        stages: at least one stage.
+        precision: precision of stages that name none.
+        notes: remarks for the answer, such as what the pipeline leaves out.
 
     Raises:
-        PipelineError: if there is no stage, two have one name, one names a stage that is none, or
-            they wait for each other.
+        PipelineError: if there is no stage, a name occurs twice, a stage names an unknown one, or
+            stages wait for each other.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Pipeline:
 
 
 def _in_order(pipeline: Pipeline) -> Iterator[Stage]:
-    """Yield the stages, each behind those that it waits for, otherwise as they were given."""
+    """Yield the stages in topological order, otherwise in the order given."""
     left, done = list(pipeline.stages), set[str]()
     while left:
         ready = next((stage for stage in left if done.issuperset(stage.before)), None)
@@ -161,7 +161,7 @@ def _in_order(pipeline: Pipeline) -> Iterator[Stage]:
 
 
 def _circle(waiting: Mapping[str, Stage]) -> list[str]:
-    """Return names of stages of which each waits for the one behind it, the first at both ends."""
+    """Return a cycle of stage names, each waiting for the next; the first is also the last."""
     path = [next(iter(waiting))]
     while True:
         name = next(name for name in waiting[path[-1]].before if name in waiting)
@@ -170,14 +170,14 @@ def _circle(waiting: Mapping[str, Stage]) -> list[str]:
         path.append(name)
 
 
-def _given(text: str, stage: str) -> Given:
+def _given(text: str, stage: str) -> StageInput:
     found = _GIVEN.fullmatch(text.strip())
     if found is None:
         raise PipelineError(
             f"stage {stage}: input {shortened(repr(text))} names no stage",
             'Write "@NAME" for its first result, "@NAME[1]" for its second.',
         )
-    return Given(found["stage"].strip(), int(found["output"] or 0))
+    return StageInput(found["stage"].strip(), int(found["output"] or 0))
 
 
 def _check_whole(what: str, value: Any, most: int) -> None:

@@ -1,6 +1,6 @@
-"""From an answer to what a scheduler is asked for: the smallest place that will do, as resources.
+"""Resource requests for schedulers: the smallest place that suffices, in a scheduler's format.
 
-`request_resources` finds the place, a format writes it down: `registry.py` says how to add one.
+`request_resources` finds the place and a format writes it; `format.py` says how to add one.
 """
 
 from dippm.decide.scheduling.format import Format

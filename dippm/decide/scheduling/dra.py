@@ -1,7 +1,7 @@
-"""A template of claims for NVIDIA's DRA driver, with CEL selectors, and a pod that claims by it.
+"""A ResourceClaimTemplate for NVIDIA's DRA driver, with CEL selectors, and a pod that uses it.
 
 The driver (`gpu.nvidia.com`) publishes slices with `profile` and `productName` of their GPU, and
-usable memory as capacity. Of a GPU whose product names are not known, the memory decides.
+usable memory as capacity. For a GPU without known product names, the memory decides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DRIVER = "gpu.nvidia.com"
 
 
 def render(request: ResourceRequest, *, name: str, image: str) -> str:
-    """Return the template of claims and the pod."""
+    """Return the claim template and the pod."""
     usual = "mig.nvidia.com" if request.mig else DRIVER
     exactly = {
         "deviceClassName": request.resource or usual,

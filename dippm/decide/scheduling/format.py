@@ -1,8 +1,8 @@
-"""`Format`: a way to write a request down for one scheduler.
+"""`Format`: writes a request for one scheduler.
 
 To add one: a module with `NAME`, `SUMMARY` and `render`, and a row of `BUILT_IN` in `registry.py`;
-from another distribution the same, under the entry point group `dippm.schedulers`. A format whose
-request stands in a pod of Kubernetes has `parts`, too: the admission webhook takes those.
+from another distribution the same, under the entry point group `dippm.schedulers`. A format that
+writes its request into a Kubernetes pod also has `parts`, for the admission webhook.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from dippm.decide.scheduling.request import ResourceRequest
 
 @runtime_checkable
 class Format(Protocol):
-    """What a module of a format has.
+    """Interface of a format's module.
 
     Attributes:
-        NAME: as `--format` takes it.
-        SUMMARY: what it writes, in a few words.
+        NAME: name of the format, as `--format` takes it.
+        SUMMARY: short description of its output.
     """
 
     NAME: str
     SUMMARY: str
 
     def render(self, request: ResourceRequest, *, name: str, image: str) -> str:
-        """Return the text of a file that the scheduler takes.
+        """Return the text of a file for the scheduler.
 
         Args:
-            request: what is asked for.
-            name: of what is made, as Kubernetes takes names.
-            image: of the container that runs the model.
+            request: the resource request.
+            name: name of the objects, valid in Kubernetes.
+            image: image of the container that runs the model.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PodParts:
-    """What a request adds to a pod of Kubernetes.
+    """Fields that a request adds to a Kubernetes pod.
 
     Attributes:
-        limits: extended resources of the container and how many; requests of them are the same.
-        annotations: of the pod.
-        products: values of the node label `nvidia.com/gpu.product` that will do; empty where they
-            are not known, or another scheduler goes by an annotation.
+        limits: number of each extended resource of the container; requests equal limits.
+        annotations: annotations of the pod.
+        products: accepted values of the node label `nvidia.com/gpu.product`; empty if they are not
+            known, or if the scheduler uses an annotation instead.
     """
 
     limits: Mapping[str, str]

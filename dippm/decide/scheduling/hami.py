@@ -1,8 +1,8 @@
-"""A pod that asks HAMi for a part of a GPU: memory in MiB and a share of its multiprocessors.
+"""A pod that requests a part of a GPU from HAMi: memory in MiB and a share of multiprocessors.
 
-HAMi limits what a process may allocate and how often its kernels run; it does not give caches and
-memory bandwidth apart, as MIG does. The latency was predicted for a MIG slice with this share, or
-for the whole GPU, without a neighbour.
+HAMi limits how much a process may allocate and how often its kernels run; unlike MIG, it does not
+partition caches and memory bandwidth. The latency was predicted for a MIG slice with this share, or
+for the whole GPU, without other processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUMMARY = "a pod of Kubernetes with HAMi's memory and cores"
 
 
 def parts(request: ResourceRequest) -> PodParts:
-    """Return what the request adds to a pod."""
+    """Return the fields that the request adds to a pod."""
     limits = {
         request.resource or "nvidia.com/gpu": "1",
         "nvidia.com/gpumem": str(ceil(request.memory_bound_mb)),

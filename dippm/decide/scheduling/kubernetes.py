@@ -1,7 +1,7 @@
-"""A pod whose container asks for a GPU or a slice, as NVIDIA's device plugin names them.
+"""A pod whose container requests a GPU or a slice by the names of NVIDIA's device plugin.
 
-Slices have names of their own with `MIG_STRATEGY=mixed` of the plugin. A node that lacks the label
-`nvidia.com/gpu.product`, as GPU feature discovery sets it, takes no such pod.
+Slices have separate names with `MIG_STRATEGY=mixed` of the plugin. A node without the label
+`nvidia.com/gpu.product`, which GPU feature discovery sets, does not accept such a pod.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SUMMARY = "a pod of Kubernetes for NVIDIA's device plugin"
 
 
 def parts(request: ResourceRequest) -> PodParts:
-    """Return what the request adds to a pod."""
+    """Return the fields that the request adds to a pod."""
     usual = f"nvidia.com/mig-{request.mig}" if request.mig else "nvidia.com/gpu"
     limits = {request.resource or usual: "1"}
     return PodParts(limits, request.annotations, label_values(request.products))
@@ -32,13 +32,13 @@ def render(request: ResourceRequest, *, name: str, image: str) -> str:
 def pod(
     of: PodParts, *, name: str, image: str, claim: str | None = None, kind: str = "Pod"
 ) -> Mapping[str, Any]:
-    """Return a pod, or with kind "template" what a Job makes pods of.
+    """Return a pod, or with kind "template" the pod template of a Job.
 
     Args:
-        of: what the request adds.
-        name: of the pod.
-        image: of its container.
-        claim: name of a template of claims that the container takes its device from.
+        of: fields that the request adds.
+        name: name of the pod.
+        image: image of its container.
+        claim: name of the claim template of the container's device; None without one.
         kind: "Pod" or "template".
     """
     resources: dict[str, Any] = {"limits": dict(of.limits)} if of.limits else {}

@@ -1,7 +1,7 @@
-"""A flavour of Kueue for the GPUs that will do, and a job that waits in a queue for one.
+"""A Kueue flavour for suitable GPUs, and a job that waits in a queue for one.
 
-The flavour is the administrator's: a ClusterQueue names it, with how many there are. The job's
-queue is the label `kueue.x-k8s.io/queue-name`; Kueue starts it (`suspend: true` until then).
+The administrator owns the flavour: a ClusterQueue names it with its quota. The label
+`kueue.x-k8s.io/queue-name` names the job's queue; Kueue starts it (`suspend: true` until then).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QUEUE = "user-queue"
 
 
 def render(request: ResourceRequest, *, name: str, image: str) -> str:
-    """Return the flavours, one for each name of the GPU, and the job."""
+    """Return the flavours, one per product name of the GPU, and the job."""
     of = kubernetes.parts(request)
     products = label_values(request.products)
     flavours = [
@@ -29,7 +29,7 @@ def render(request: ResourceRequest, *, name: str, image: str) -> str:
         }
         for product in products
     ]
-    # The flavour that Kueue assigns says which nodes: an affinity beside it could contradict it.
+    # The flavour that Kueue assigns selects the nodes: an affinity of the job could contradict it.
     template = kubernetes.pod(
         PodParts(of.limits, of.annotations), name=name, image=image, kind="template"
     )

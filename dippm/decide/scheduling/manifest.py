@@ -1,4 +1,4 @@
-"""Documents as YAML text: mappings, lists, texts and numbers, which is all that manifests have."""
+"""Writes YAML: mappings, lists, strings and numbers, which suffice for manifests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
-"""What readers of YAML 1.1 take for something else than text."""
+"""Plain scalars that YAML 1.1 does not read as strings."""
 
 
 def yaml_text(documents: Iterable[Mapping[str, Any]], comments: Iterable[str] = ()) -> str:
@@ -37,7 +37,7 @@ def _lines(node: Any, indent: str = "") -> Iterator[str]:
 
 
 def _scalar(value: Any) -> str:
-    """Return a value as YAML; JSON is YAML, and what needs no quotes has none."""
+    """Return a scalar as YAML: JSON, without quotes where none are needed."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.casefold() not in _WORDS:
         return value
     return json.dumps(value)

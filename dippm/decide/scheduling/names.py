@@ -1,4 +1,4 @@
-"""Names of objects, as Kubernetes takes them."""
+"""Names of Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dippm.errors import ConditionsError, shortened
 from dippm.model.convert import source_name
 
 MOST = 50
-"""Characters; Kubernetes takes 63, and a job's pods have more behind it."""
+"""Largest length; Kubernetes allows 63, and the pods of a job append a suffix."""
 _NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MOST - 2}}}[a-z0-9])?")
 
 
 def object_name(given: str | None, model: str) -> str:
-    """Return a name: the one that was given, else the model's in such characters.
+    """Return the given name, or else the model's name in valid characters.
 
     Raises:
-        ConditionsError: if the given one is none.
+        ConditionsError: if the given name is not valid.
     """
     if given is not None:
         if not _NAME.fullmatch(given):

@@ -14,7 +14,7 @@ GROUP = "dippm.schedulers"
 
 
 def all_formats() -> dict[str, Format]:
-    """Return every format by its name; one from outside never replaces one of ours."""
+    """Return every format by its name; an entry point never replaces a built-in one."""
     ours = [import_module(f"dippm.decide.scheduling.{module}") for module in BUILT_IN]
     found = {module.NAME: cast(Format, module) for module in ours}
     for entry in entry_points(group=GROUP):
@@ -24,10 +24,10 @@ def all_formats() -> dict[str, Format]:
 
 
 def find_format(name: str) -> Format:
-    """Return a format.
+    """Return the format of a name.
 
     Raises:
-        UnknownNameError: if there is none of this name.
+        UnknownNameError: if there is no such format.
     """
     known = all_formats()
     if name not in known:
@@ -36,11 +36,11 @@ def find_format(name: str) -> Format:
 
 
 def parts_of(name: str) -> Parts:
-    """Return what makes the parts of a pod.
+    """Return the function of a format that makes the parts of a pod.
 
     Raises:
         UnknownNameError: if there is no such format.
-        ConditionsError: if it writes more than a pod holds.
+        ConditionsError: if the format needs more than a pod.
     """
     found = getattr(find_format(name), "parts", None)
     if found is None:

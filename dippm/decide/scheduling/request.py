@@ -1,4 +1,4 @@
-"""`ResourceRequest`: the place that a model is to run on, why, and the command that verifies it."""
+"""`ResourceRequest`: the place for a model, why it was chosen, and the command that verifies it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dippm.base.answer import Answer
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import legible, printable
 from dippm.decide.choice import Choice
 from dippm.devices import Device, MigProfile
 from dippm.estimate.prediction import Prediction
 
 DOMAIN = "dippm.io"
-"""Of the annotations: `dippm.io/model`, ..."""
+"""Domain of the annotations: `dippm.io/model`, ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +23,19 @@ class ResourceRequest(Answer):
     """One GPU, or one slice of one, for one copy of a model.
 
     Attributes:
-        model: as it was given: a path, or a name such as "timm:resnet50".
+        model: the model as given: a path, or a name such as "timm:resnet50".
         digest: "sha256:..." of the file; None for a name.
-        input: sizes of an input as they were given; None for the model's own.
+        input: sizes of an input as given; None for the model's own.
         device: the GPU.
-        mig: the slice of it; None for all of it.
-        prediction: on this place, without operator tables.
-        slo_ms: most that a batch may take, in ms; None without a limit.
-        probability: that a batch takes no longer, 0 to 1; None without a limit.
-        wanted_probability: that was asked for.
-        choice: every place that was looked at, smallest first, each with its reason.
-        resource: name of the resource that replaces the one a format would give it: clusters name
-            them as they like; None for the usual one.
-        notes: what to know before it is used.
+        mig: the slice of the GPU; None for the whole GPU.
+        prediction: prediction for this place, without operator tables.
+        slo_ms: largest latency of a batch in ms; None without a limit.
+        probability: probability that a batch meets `slo_ms`, 0 to 1; None without a limit.
+        wanted_probability: requested probability.
+        choice: every place that was considered, smallest first, each with its reason.
+        resource: resource name in this cluster, which replaces that of the format; None for the
+            usual one.
+        notes: remarks on the use of the request.
     """
 
     model: str
@@ -53,19 +53,19 @@ class ResourceRequest(Answer):
 
     @property
     def place(self) -> str:
-        """The GPU, and the slice after it."""
+        """Name of the GPU, followed by that of the slice."""
         return f"{self.device.name} {self.mig}" if self.mig else self.device.name
 
     @property
     def memory_bound_mb(self) -> float:
-        """The 99 % bound of the memory in MiB, which the place holds."""
+        """Upper 99 % bound of the memory in MiB, which fits the place."""
         bound = self.prediction.memory_bound_mb
         assert bound is not None, "a place that holds the model knows how much it needs"
         return bound
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Names that the driver gives to this GPU; empty if none is known."""
+        """Product names of this GPU in the driver; empty if none is known."""
         return tuple(name for name in self.device.aliases if name.startswith("NVIDIA "))
 
     @property
@@ -77,7 +77,7 @@ class ResourceRequest(Answer):
 
     @property
     def verify(self) -> str:
-        """The command that checks the prediction, to be run on the place."""
+        """Command that checks the prediction, to be run on the place."""
         c = self.prediction.conditions
         words = ["dippm", "measure", self.model, "--batch", str(c.batch)]
         words += ["--input", self.input] if self.input else []
@@ -88,10 +88,10 @@ class ResourceRequest(Answer):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Where the request comes from, for whoever finds it in a cluster."""
+        """Provenance of the request, for readers of the object in a cluster."""
         p, provenance = self.prediction, self.prediction.provenance
         c = p.conditions
-        told: dict[str, str | None] = {
+        facts: dict[str, str | None] = {
             "model": self.model,
             "model-digest": self.digest,
             "checkpoint": provenance.checkpoint,
@@ -103,10 +103,10 @@ class ResourceRequest(Answer):
             "slo": self._slo_words(),
             "verify": self.verify,
         }
-        return {f"{DOMAIN}/{key}": printable(legible(text)) for key, text in told.items() if text}
+        return {f"{DOMAIN}/{key}": printable(legible(text)) for key, text in facts.items() if text}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat mapping for every place that was looked at, smallest first."""
+        """Return one flat mapping for every place that was considered, smallest first."""
         return [
             {
                 "name": c.name,
@@ -161,17 +161,17 @@ def _interval(p: Prediction, target: str) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a probability that never reads 100 % where it is less."""
+    """Format a probability; one below 1 never prints as 100 %."""
     return f"{min(share, 0.999):.3g}" if share > 0.99 else f"{share:.2f}"
 
 
 def label_values(products: tuple[str, ...]) -> tuple[str, ...]:
-    """Return names of GPUs as the label `nvidia.com/gpu.product` has them."""
+    """Return product names in the form of the label `nvidia.com/gpu.product`."""
     return tuple(product.replace(" ", "-") for product in products)
 
 
 def node_affinity(products: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return the node affinity of a pod that needs one of some GPUs."""
+    """Return the node affinity of a pod that needs one of the given GPUs."""
     expression = {"key": "nvidia.com/gpu.product", "operator": "In", "values": list(products)}
     terms = [{"matchExpressions": [expression]}]
     required = {"nodeSelectorTerms": terms}

@@ -1,4 +1,4 @@
-"""`request_resources`: the smallest place that holds a model and meets a limit, so probably."""
+"""`request_resources`: the smallest place that holds a model and meets a latency limit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from statistics import NormalDist
 from typing import Any, Unpack
 
 from dippm.base import files
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.written import is_finite
 from dippm.decide.choice import Choice, Contender, choose
-from dippm.decide.choice.infeasible import rounded_up
+from dippm.decide.choice.infeasible import round_up
 from dippm.decide.choice.probability import log_sd
 from dippm.decide.scheduling.request import ResourceRequest
 from dippm.devices import Device, all_devices
@@ -25,7 +25,7 @@ from dippm.estimate.place import DEFAULT_DEVICE, DeviceLike, device_of
 from dippm.model.frontends import cache, named
 
 DEFAULT_PROBABILITY = 0.95
-"""What the upper end of a 90 % interval means."""
+"""Probability of the upper end of a 90 % interval."""
 
 
 @question(ChoiceOptions)
@@ -41,26 +41,26 @@ def request_resources(
     model: str | None = None,
     **options: Unpack[ChoiceOptions],
 ) -> ResourceRequest:
-    """Find the smallest GPU or slice that holds a model and meets a limit on its latency.
+    """Find the smallest GPU or slice that holds a model and meets a latency limit.
 
-    It holds the 99 % bound of the memory, and a batch takes at most `slo_ms` with at least
-    `probability`, by the distribution that the interval of the latency states.
+    The 99 % bound of the memory fits, and a batch takes at most `slo_ms` with at least
+    `probability`, by the distribution that the latency interval implies.
 
     Args:
         source: see `dippm.predict`.
         framework: see `dippm.predict`.
-        devices: GPUs by NVIDIA that there are, one or several; "all" is every one of the catalogue.
-        slices: whether MIG slices may be taken.
-        slo_ms: most that a batch may take, in ms; None for no limit.
-        probability: that it takes no longer, above 0 and below 1.
-        resource: name that the cluster gives to the resource; None for the usual one.
-        model: what to call the model, for instance its path where it will run; None is the source.
+        devices: available NVIDIA GPUs, one or several; "all" is every one of the catalogue.
+        slices: whether MIG slices are allowed.
+        slo_ms: largest latency of a batch in ms; None for no limit.
+        probability: required probability that a batch meets `slo_ms`, above 0 and below 1.
+        resource: resource name in the cluster; None for the usual one.
+        model: name of the model, for instance its path where it will run; None is the source.
         **options: see `dippm.Options`.
 
     Raises:
-        NothingFeasibleError: if no place will do; its `choice` has every row.
-        ConstraintError: if a limit or the probability is none.
-        ConditionsError: if a device is no GPU by NVIDIA, or an engine is asked for.
+        NothingFeasibleError: if no place suffices; its `choice` has every row.
+        ConstraintError: if a limit or the probability is not valid.
+        ConditionsError: if a device is not an NVIDIA GPU, or an engine is requested.
         DippmError: as `dippm.choose` does.
     """
     if not (is_finite(probability) and 0 < probability < 1):
@@ -88,7 +88,7 @@ def request_resources(
         by="size",
         **options,
     )
-    choice = _held_to(answer, slo_ms, probability)
+    choice = _apply_limit(answer, slo_ms, probability)
     best = choice.best
     if best is None:
         raise _nothing_meets(choice, slo_ms, probability)
@@ -112,9 +112,9 @@ def request_resources(
 
 
 def probability_within(c: Contender, slo_ms: float) -> float:
-    """Return how probably a batch takes at most `slo_ms`; 0 where no latency is predicted.
+    """Return the probability that a batch takes at most `slo_ms`; 0 without a latency.
 
-    The log error is normal, with the standard deviation that the interval states.
+    The log error is normal, with the standard deviation that the interval implies.
     """
     latency = c.estimate("latency_ms")
     if latency is None:
@@ -126,14 +126,14 @@ def probability_within(c: Contender, slo_ms: float) -> float:
 
 
 def model_digest(source: Any) -> str | None:
-    """Return "sha256:..." of a model file, or of the files of a folder; None for what is none.
+    """Return "sha256:..." of a model file or folder; None for other sources.
 
     Raises:
         ModelFileError: if it cannot be read.
     """
     if not isinstance(source, str | os.PathLike) or named.is_name(os.fspath(source)):
         return None
-    path = Path(files.expanded(source))
+    path = Path(files.expand_home(source))
     if path.is_dir():
         return f"sha256:{cache.digest(path)}"
     hashed = hashlib.sha256()
@@ -164,17 +164,17 @@ def _is_nvidia(gpu: Device) -> bool:
     return gpu.compute_capability is not None
 
 
-def _held_to(answer: Choice, slo_ms: float | None, probability: float) -> Choice:
-    """Return a choice with the places that miss the limit among those that will not do."""
+def _apply_limit(answer: Choice, slo_ms: float | None, probability: float) -> Choice:
+    """Return a choice in which places that miss the limit are ruled out."""
     if slo_ms is None:
         return answer
-    held = [_judged(c, slo_ms, probability) for c in answer.contenders]
+    held = [_apply_limit_to(c, slo_ms, probability) for c in answer.contenders]
     return replace(
         answer, contenders=tuple(held), limits=replace(answer.limits, slo_ms=float(slo_ms))
     )
 
 
-def _judged(c: Contender, slo_ms: float, probability: float) -> Contender:
+def _apply_limit_to(c: Contender, slo_ms: float, probability: float) -> Contender:
     if c.prediction is None or probability_within(c, slo_ms) >= probability:
         return c
     chance = probability_within(c, slo_ms)
@@ -187,7 +187,7 @@ def _judged(c: Contender, slo_ms: float, probability: float) -> Contender:
 def _nothing_meets(
     choice: Choice, slo_ms: float | None, probability: float
 ) -> NothingFeasibleError:
-    """Return the error of a limit that no place meets; without one `choose` has raised its own."""
+    """Return the error for a limit that no place meets; other errors come from `choose`."""
     assert slo_ms is not None
     holding = [c for c in choice.contenders if c.holds_model]
     nearest = max(holding, key=lambda c: probability_within(c, slo_ms), default=None)
@@ -205,7 +205,7 @@ def _nothing_meets(
     return NothingFeasibleError(
         f"nothing meets slo_ms={slo_ms:g} with probability={probability:g}: the nearest is "
         f"{nearest.name} with {chance:.1%}, predicted {show(latency.value)} ms",
-        f"slo_ms={rounded_up(bound_ms)} would do there; or ask for a smaller batch=..., for another"
+        f"slo_ms={round_up(bound_ms)} would do there; or ask for a smaller batch=..., for another"
         " precision=..., or for other devices=... .",
         choice,
     )

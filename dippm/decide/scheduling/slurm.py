@@ -1,7 +1,7 @@
-"""The head of a batch script for SLURM: `#SBATCH` lines, and what they come from as comments.
+"""The head of a batch script for SLURM: `#SBATCH` lines, with their provenance as comments.
 
-Types of `--gres` are names of the site (`scontrol show node` and gres.conf have them). The usual
-ones are written: the GPU in small letters, and the profile after it for a slice.
+Types of `--gres` are site-specific (see `scontrol show node` and gres.conf). The usual ones are
+written: the GPU in lower case, followed by the profile for a slice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SUMMARY = "the head of a batch script for sbatch"
 
 
 def options(request: ResourceRequest, *, name: str) -> list[str]:
-    """Return options of sbatch."""
+    """Return the options of sbatch."""
     return [f"--job-name={name}", "--nodes=1", f"--gres=gpu:{gres_type(request)}:1"]
 
 
@@ -26,8 +26,11 @@ def gres_type(request: ResourceRequest) -> str:
 
 
 def render(request: ResourceRequest, *, name: str, image: str) -> str:
-    """Return the head of a batch script; `image` has no use here."""
+    """Return the head of a batch script; `image` is not used."""
     lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in options(request, name=name))]
-    told = (f"# {key}: {text}" for key, text in request.annotations.items())
-    lines += [f"# {DOMAIN}/note: the type of --gres is a name of the site, see gres.conf", *told]
+    comments = (f"# {key}: {text}" for key, text in request.annotations.items())
+    lines += [
+        f"# {DOMAIN}/note: the type of --gres is a name of the site, see gres.conf",
+        *comments,
+    ]
     return "\n".join(lines) + "\n"

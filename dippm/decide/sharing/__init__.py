@@ -1,7 +1,7 @@
-"""Processes that share a GPU: what each costs beside the others."""
+"""Processes that share a GPU: the cost of each among the others."""
 
 from dippm.decide.sharing.answer import SharedGpu, SharedProcess
-from dippm.decide.sharing.copies import beside_copies
+from dippm.decide.sharing.copies import predict_among_copies
 from dippm.decide.sharing.processes import share
 
-__all__ = ["SharedGpu", "SharedProcess", "beside_copies", "share"]
+__all__ = ["SharedGpu", "SharedProcess", "predict_among_copies", "share"]

@@ -1,4 +1,4 @@
-"""`SharedGpu`: what several processes cost that share a GPU; `dippm.share` makes it."""
+"""`SharedGpu`: cost of several processes that share a GPU; `dippm.share` makes it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class SharedProcess:
     """One process among those that share a GPU.
 
     Attributes:
-        source: what its model is called.
+        source: name of its model.
         batch: samples per pass.
-        part: of the GPU in words: a slice, a percentage of the threads, "" for all of it.
-        share: part of the board whose idle power is counted as its own, 0 to 1.
-        alone: the process by itself on the place that is shared.
-        latency_ms: of a pass beside its neighbours.
-        latency: a 90 % interval where such a set was measured, else bounds, whose coverage is 0.
+        part: its part of the GPU in words: a slice, a percentage of the threads, "" for all.
+        share: share of the board's idle power that is attributed to it, 0 to 1.
+        alone: prediction of the process alone on the shared place.
+        latency_ms: latency of a pass among the other processes.
+        latency: 90 % interval if such sets were measured, else bounds with coverage 0.
         slowdown: `latency_ms` over the latency alone.
-        slowdown_range: likewise, without the error of the prediction alone.
-        memory_bound_mb: what its memory stays below at 99 %, in MiB; None if it is not predicted.
+        slowdown_range: interval or bounds of `slowdown`, without the error of `alone`.
+        memory_bound_mb: upper 99 % bound of its memory in MiB; None if it is not predicted.
         active_j: energy of a pass above idle; None, with the reason in `SharedGpu.absent`.
-        idle_j: its part of the board's idle energy during a pass; likewise.
+        idle_j: its share of the board's idle energy during a pass; likewise.
     """
 
     source: str
@@ -53,12 +53,12 @@ class SharedProcess:
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput of this process."""
+        """Throughput of the process."""
         return 1e3 * self.batch / self.latency_ms
 
     @property
     def energy_j(self) -> float | None:
-        """Energy of a pass that is attributed to it; None if it cannot be had."""
+        """Energy of a pass that is attributed to the process; None if it is absent."""
         if self.active_j is None or self.idle_j is None:
             return None
         return self.active_j + self.idle_j
@@ -94,17 +94,17 @@ class SharedGpu(Answer):
 
     Attributes:
         device: the GPU.
-        mig: the slice that all of them share; None for the GPU.
-        sharing: "time-slicing", "mps", or "mig" for a slice each.
+        mig: the slice that all processes share; None for the GPU.
+        sharing: "time-slicing", "mps", or "mig" for one slice per process.
         conditions: precision, mode and phase in a few words.
-        processes: in the order that was asked for.
+        processes: the processes in the order given.
         measured: whether such sets were measured, so that `latency` is an interval.
-        why_bounds: why it is bounds if they were not; "" if they were.
-        misfits: why the set does not fit its memory; empty if it does.
-        idle_w: of the board; None if it is not known.
-        power_w: mean power of the board with all of them; None if it is not predicted.
-        absent: reason by quantity that is None.
-        warnings: of the predictions, and of the set.
+        why_bounds: why `latency` is bounds instead; "" if it is an interval.
+        misfits: why the set does not fit the memory; empty if it does.
+        idle_w: idle power of the board; None if it is not known.
+        power_w: mean power of the board with all processes; None if it is not predicted.
+        absent: reason for each quantity that is None.
+        warnings: warnings of the predictions, and of the set.
     """
 
     device: Device
@@ -122,12 +122,12 @@ class SharedGpu(Answer):
 
     @property
     def feasible(self) -> bool:
-        """Whether the memory holds all of them at once, each at its 99 % bound."""
+        """Whether all processes fit the memory together, each at its 99 % bound."""
         return not self.misfits
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput of all of them together."""
+        """Total throughput."""
         return sum(process.samples_per_s for process in self.processes)
 
     @property
@@ -138,12 +138,12 @@ class SharedGpu(Answer):
 
     @property
     def capacity_mb(self) -> int:
-        """Memory that they share, in MiB; of slices each has its own."""
+        """Memory in MiB that all share, or that each slice has."""
         return self.mig.memory_mb if self.mig else self.device.memory_mb
 
     @property
     def unattributed_idle_w(self) -> float | None:
-        """Idle power of the part of the board that no process has; None if it is not known."""
+        """Idle power of the unused part of the board; None if it is not known."""
         if self.idle_w is None:
             return None
         return self.idle_w * max(0.0, 1.0 - sum(process.share for process in self.processes))

@@ -1,4 +1,4 @@
-"""A prediction of one of several copies of a model that share a place under MPS."""
+"""Prediction of one of several copies of a model that share a place under MPS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dippm.decide.sharing.load import load_of
-from dippm.decide.sharing.processes import PlacedProcess, answer_of, beside_of
+from dippm.decide.sharing.processes import PlacedProcess, answer_of, latency_among_neighbours
 from dippm.devices import smallest_profile, taken_fraction
 from dippm.estimate.models.neighbour_law import fitted
 from dippm.estimate.models.targets import Interval
@@ -15,19 +15,19 @@ from dippm.estimate.predictor import LoadedPredictor
 from dippm.model.graph import ModelGraph
 
 
-def beside_copies(
+def predict_among_copies(
     loaded: LoadedPredictor, graph: ModelGraph, prediction: Prediction, copies: int
 ) -> Prediction:
-    """Return what a pass takes beside copies of its model, and the memory of all of them.
+    """Return the prediction of a pass among copies of its model.
 
-    Latency and energy are those of one copy, memory and power those of all. Where copies were not
-    measured, the interval is as wide as where they were, and a warning says so.
+    Latency and energy are those of one copy, memory and power those of all. The interval is that of
+    measured sets; a warning says so if such copies were not measured.
 
     Args:
         loaded: the predictor.
         graph: the model.
-        prediction: of one process by itself; as it is where it has no latency.
-        copies: processes in all.
+        prediction: prediction of one process alone; returned unchanged if it has no latency.
+        copies: total number of processes.
 
     Raises:
         ConditionsError: if the checkpoint predicts only the whole.
@@ -43,7 +43,9 @@ def beside_copies(
     process = PlacedProcess(alone, alone, "", of_board / copies, whole, load)
     shared = answer_of(c.device, c.mig, "mps", [process] * copies, limited=False)
     one, law = shared.processes[0], fitted()
-    _, latency, _ = beside_of(process, law.together([load] * copies, "mps")[0], law, bounds=False)
+    _, latency, _ = latency_among_neighbours(
+        process, law.together([load] * copies, "mps")[0], law, bounds=False
+    )
     values: dict[str, Any] = {
         "latency_ms": one.latency_ms,
         "memory_mb": _times(prediction.memory_mb, copies),
@@ -51,7 +53,7 @@ def beside_copies(
     if prediction.energy_j is not None:
         values |= {"energy_j": one.energy_j, "power_w": shared.power_w}
     intervals = {
-        target: _scaled(interval, values[target] / getattr(prediction, target))
+        target: _scale(interval, values[target] / getattr(prediction, target))
         for target, interval in prediction.intervals.items()
         if values.get(target) is not None
     }
@@ -81,5 +83,5 @@ def _times(value: float | None, copies: int) -> float | None:
     return None if value is None else copies * value
 
 
-def _scaled(interval: Interval, factor: float) -> Interval:
+def _scale(interval: Interval, factor: float) -> Interval:
     return Interval(factor * interval.low, factor * interval.high, interval.coverage)

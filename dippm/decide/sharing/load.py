@@ -1,4 +1,4 @@
-"""What a process does to a GPU in a pass, out of predictions: the `Load` of the neighbour law."""
+"""`Load` of a process for the neighbour law, from predictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dippm.estimate.predictor import LoadedPredictor
 from dippm.model.graph import ModelGraph
 
 PARTS = 7
-"""Into so many parts of equal multiprocessors a GPU without slices is taken to be cut."""
+"""Assumed number of equal parts of a GPU without slices."""
 
 
 def load_of(
@@ -26,11 +26,11 @@ def load_of(
     Args:
         loaded: the predictor.
         graph: the model.
-        conditions: of the place that is shared: a GPU, or a slice of it.
-        alone: the process on it without neighbours, as it is limited, with its operators.
+        conditions: conditions of the shared place: a GPU, or a slice of it.
+        alone: prediction of the process alone, within its limits, with operators.
 
     Raises:
-        ConditionsError: if the checkpoint predicts only the whole, or nothing runs.
+        ConditionsError: if the checkpoint predicts only the whole, or no kernel runs.
     """
     latency_ms = alone.latency_ms
     if latency_ms is None or not alone.operators:
@@ -57,9 +57,9 @@ def load_of(
 
 
 def smallest_part(device: Device, place: MigProfile | None) -> MigProfile:
-    """Return the part of a GPU that kernels of one process fill: its smallest slice.
+    """Return the unit of a GPU that kernels of one process fill: its smallest slice.
 
-    A GPU without slices is taken to be cut as those with slices are.
+    A GPU without slices is assumed to be divided like those with slices.
     """
     single = [p for p in device.mig_profiles if p.compute_slices == p.memory_slices == 1]
     if single:
@@ -69,7 +69,7 @@ def smallest_part(device: Device, place: MigProfile | None) -> MigProfile:
 
 
 def _times_in(bound: str, *, whole: Conditions, part: MigProfile) -> float:
-    """Return how many such parts a place has, of what a kernel is bound by."""
+    """Return how many such parts a place has of the resource that bounds a kernel."""
     device, mig = whole.device, whole.mig
     if bound == "memory":
         return (mig.memory_slices if mig else device.memory_slices) / part.memory_slices
@@ -77,6 +77,6 @@ def _times_in(bound: str, *, whole: Conditions, part: MigProfile) -> float:
 
 
 def _kernel_ms(prediction: Prediction, parts: Callable[[str], float]) -> float:
-    """Return the time of all kernels, each divided by how many parts there are of its bound."""
+    """Return the time of all kernels, each divided by the number of parts of its bound."""
     rows = (row for row in prediction.operators if row.op != "host")
     return sum(row.time_ms / parts(row.bound) for row in rows)

@@ -1,10 +1,10 @@
-"""`share`: what several processes cost that share one GPU.
+"""`share`: predicts the cost of several processes that share one GPU.
 
-latency    by the law of neighbours, see `dippm.estimate.models.neighbour_law`; on slices of
-           their own each is predicted by itself
-memory     the sum of the 99 % bounds, each with a context of its own
-energy     active + idle: active is what the pass takes above idle on the whole GPU, idle the
-           board's idle power times the process's part of the GPU times its latency
+latency    by the neighbour law, see `dippm.estimate.models.neighbour_law`; on slices of their
+           own each process is predicted alone
+memory     sum of the 99 % bounds, each with a context of its own
+energy     active + idle: active is the energy of a pass above idle on the whole GPU, idle the
+           board's idle power times the process's share of the GPU times its latency
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import exp, hypot, log
 from typing import Any, Unpack
 
 from dippm.api import load, predict
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.progress import stage
 from dippm.decide.sharing.answer import SharedGpu, SharedProcess
 from dippm.decide.sharing.load import load_of
@@ -44,7 +44,7 @@ SLICES_ARE_APART = (
     "and the host, which they do share, are not modelled"
 )
 MEASURED_PRECISIONS = ("fp32", "tf32")
-"""The table is in tf32, which convolutions are in either."""
+"""Precisions of the measured table, which is in tf32: convolutions use tf32 in both."""
 SWITCHING = "what it costs to switch between processes was not measured and is not counted"
 
 
@@ -53,12 +53,12 @@ class PlacedProcess:
     """A process at its place on the GPU.
 
     Attributes:
-        alone: by itself on the place that is shared.
-        limited: by itself in its part of it; the same if it may use all.
-        part: of the GPU in words.
-        share: of the board's idle power.
-        whole: by itself on the whole GPU, whose energy is predicted.
-        load: None on a slice of its own.
+        alone: prediction alone on the shared place.
+        limited: prediction alone within its part; the same if it may use all of it.
+        part: its part of the GPU in words.
+        share: its share of the board's idle power.
+        whole: prediction alone on the whole GPU, which has an energy.
+        load: load for the neighbour law; None on a slice of its own.
     """
 
     alone: Prediction
@@ -82,21 +82,21 @@ def share(
     """Predict several processes that share one GPU.
 
     Args:
-        models: as `dippm.predict` takes each, or a `Candidate` with its own input; one process
-            each.
+        models: models as `dippm.predict` takes them, or `Candidate`s with an input of their own;
+            one process each.
         framework: see `dippm.predict`.
-        sharing: "time-slicing" (no MPS: their kernels take turns), "mps", or "mig", a slice each.
-            `mode` may say it as well.
-        percentages: of the GPU's threads that each client of MPS may use, together at most 100.
-        slices: of MIG, one for each process.
-        copies: how often the whole set runs.
-        **options: see `dippm.Options`; `batch` is that of all processes or one for each model,
-            `mig` a slice that all of them share, by time slicing or MPS.
+        sharing: "time-slicing" (no MPS: processes take turns), "mps", or "mig" (one slice each).
+            `mode` may state it as well.
+        percentages: percentage of the GPU's threads for each MPS client, at most 100 in total.
+        slices: MIG slice of each process.
+        copies: number of copies of the whole set.
+        **options: see `dippm.Options`; `batch` is one for all processes or one per model, `mig` a
+            slice that all share by time slicing or MPS.
 
     Raises:
-        ConstraintError: if there is no model, or percentages, slices or batches do not belong to
-            the set.
-        UnknownNameError: if there is no such way to share, device, slice or checkpoint.
+        ConstraintError: if there is no model, or percentages, slices or batches do not match the
+            set.
+        UnknownNameError: if the sharing mode, device, slice or checkpoint is not known.
         ConditionsError: if the GPU has no slices, or precision, mode, ... cannot be predicted.
         ModelFileError: if a model cannot become a graph.
     """
@@ -130,7 +130,7 @@ def share(
 
 
 def _batches(batch: int | Sequence[int] | None, cases: Sequence[Candidate]) -> list[int]:
-    """Return the batch of each model: its own, else the one of its place, else the one of all."""
+    """Return the batch of each model: its own, else the one at its position, else that of all."""
     if batch is None:
         several = [_usual_batch(case.model) for case in cases]
     else:
@@ -162,7 +162,7 @@ def _limits(
     own: Sequence[MigProfile] | None,
     processes: int,
 ) -> list[tuple[MigProfile | None, float]]:
-    """Return the part of the GPU that each may use, None for all of it, and its idle share."""
+    """Return (part of the GPU, None for all of it; share of idle power) of each process."""
     if own:
         return [(profile, taken_fraction(profile, gpu)) for profile in own]
     of_board = taken_fraction(place, gpu) if place else 1.0
@@ -207,13 +207,13 @@ def answer_of(
     *,
     limited: bool,
 ) -> SharedGpu:
-    """Return what processes cost at their places.
+    """Return the cost of processes at their places.
 
     Args:
         gpu: the GPU.
-        place: the slice that all of them share; None for the GPU.
-        way: how they share it.
-        placed: the processes at their places.
+        place: the slice that all processes share; None for the GPU.
+        way: sharing mode.
+        placed: processes at their places.
         limited: whether percentages of threads limit them.
     """
     law = fitted()
@@ -225,7 +225,7 @@ def answer_of(
         loads = [process.load for process in placed if process.load is not None]
         found = law.together(loads, way)
         times = [
-            beside_of(process, one, law, bounds=bool(why))
+            latency_among_neighbours(process, one, law, bounds=bool(why))
             for process, one in zip(placed, found, strict=True)
         ]
     processes = []
@@ -269,7 +269,7 @@ def answer_of(
 def _why_bounds(
     gpu: Device, way: Way, placed: Sequence[PlacedProcess], law: NeighbourLaw, *, limited: bool
 ) -> str:
-    """Return why a set is no such as were measured; "" if it is, or if nothing is shared."""
+    """Return why a set is unlike those measured; "" if it is not, or if nothing is shared."""
     first = placed[0].alone
     alike = all(process.load == placed[0].load for process in placed)
     c = first.conditions
@@ -293,7 +293,7 @@ def _why_bounds(
 
 
 def _by_itself(process: PlacedProcess) -> tuple[float, Interval, Interval]:
-    """Return latency with its interval, and the slow-down, on a slice of its own."""
+    """Return latency, its interval and the slow-down on a slice of its own."""
     alone_ms, latency_ms = process.alone.latency_ms, process.limited.latency_ms
     if alone_ms is None or latency_ms is None:
         reason = process.limited.absent.get("latency_ms", "not predicted")
@@ -305,10 +305,10 @@ def _by_itself(process: PlacedProcess) -> tuple[float, Interval, Interval]:
     return latency_ms, process.limited.intervals["latency_ms"], Interval(ratio, ratio, 0.0)
 
 
-def beside_of(
+def latency_among_neighbours(
     process: PlacedProcess, found: Together, law: NeighbourLaw, *, bounds: bool
 ) -> tuple[float, Interval, Interval]:
-    """Return latency and slow-down beside neighbours, each with its interval or bounds."""
+    """Return latency and slow-down among neighbours, with intervals or bounds."""
     alone_ms, limited_ms = process.alone.latency_ms, process.limited.latency_ms
     assert alone_ms is not None
     assert limited_ms is not None
@@ -327,7 +327,7 @@ def beside_of(
 
 
 def _idle(gpu: Device, placed: Sequence[PlacedProcess]) -> tuple[dict[str, str], float | None]:
-    """Return the idle power of the board, or why energies cannot be had."""
+    """Return why energies are absent, and the idle power of the board."""
     reason = next((s.whole.absent["energy_j"] for s in placed if s.whole.energy_j is None), None)
     if reason is not None:
         return dict.fromkeys(("energy_j", "power_w"), reason), None
@@ -337,7 +337,7 @@ def _idle(gpu: Device, placed: Sequence[PlacedProcess]) -> tuple[dict[str, str],
 def _energy(
     process: PlacedProcess, latency_ms: float, idle_w: float | None
 ) -> tuple[float | None, float | None]:
-    """Return the energy of a pass above idle, and the part of idling that is counted with it."""
+    """Return the energy of a pass above idle, and its share of the idle energy."""
     energy_j, alone_ms = process.whole.energy_j, process.whole.latency_ms
     if idle_w is None or energy_j is None or alone_ms is None:
         return None, None
@@ -348,7 +348,7 @@ def _energy(
 def _misfits(
     gpu: Device, place: MigProfile | None, way: Way, placed: Sequence[PlacedProcess]
 ) -> Iterator[str]:
-    """Yield why the memory does not hold the set at 99 %."""
+    """Yield why the set does not fit the memory at 99 %."""
     for process in placed:
         if process.alone.memory_bound_mb is None:
             why = process.alone.absent.get("fits", "not predicted")

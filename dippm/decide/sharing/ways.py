@@ -1,4 +1,4 @@
-"""How processes share a GPU, as it is asked for, and what of it makes no sense."""
+"""Modes in which processes share a GPU, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from dippm.base.written import is_finite
-from dippm.devices import Device, MigProfile, arranged, places
+from dippm.devices import Device, MigProfile, arrange, places
 from dippm.errors import ConditionsError, ConstraintError, UnknownNameError
 from dippm.estimate.place import slice_of
 
 Way = Literal["time-slicing", "mps", "mig"]
 WAYS: tuple[Way, ...] = get_args(Way)
 MOST_PROCESSES = 48
-"""Clients that a server of MPS takes, from Volta on."""
+"""Clients of an MPS server, from Volta on."""
 
 
 def way_of(name: str) -> Way:
-    """Return the way of a name; case and "_" for "-" do not matter.
+    """Return the sharing mode of a name; case and "_" for "-" do not matter.
 
     Raises:
-        UnknownNameError: if there is none.
+        UnknownNameError: if there is no such mode.
     """
     folded = str(name).strip().casefold().replace("_", "-")
     found = next((way for way in WAYS if way == folded), None)
@@ -30,10 +30,10 @@ def way_of(name: str) -> Way:
 
 
 def check_count(processes: int) -> None:
-    """Refuse no processes, and more than a GPU takes.
+    """Refuse an empty set, and one with more processes than a GPU allows.
 
     Raises:
-        ConstraintError: if there are.
+        ConstraintError: if the number is out of range.
     """
     if not 0 < processes <= MOST_PROCESSES:
         raise ConstraintError(
@@ -43,11 +43,11 @@ def check_count(processes: int) -> None:
 
 
 def check_percentages(given: Sequence[float] | None, processes: int, way: Way) -> None:
-    """Refuse parts of a GPU's threads that cannot be had side by side.
+    """Refuse percentages of a GPU's threads that do not go together.
 
     Raises:
-        ConstraintError: if they are not of MPS, not one for each process, out of range, or more
-            than the whole together.
+        ConstraintError: if they are given without MPS, are not one per process, are out of range,
+            or exceed the whole.
     """
     if given is None:
         return
@@ -77,12 +77,13 @@ def check_percentages(given: Sequence[float] | None, processes: int, way: Way) -
 def slices_of(
     device: Device, given: Sequence[str] | None, processes: int, way: Way
 ) -> tuple[MigProfile, ...] | None:
-    """Return the slice of each process; None if they share without slices of their own.
+    """Return the slice of each process; None if processes have no slices of their own.
 
     Raises:
-        ConstraintError: if slices are not of MIG, not one for each, or do not go together.
-        ConditionsError: if the GPU has none.
-        UnknownNameError: if it has none of a name.
+        ConstraintError: if slices are given without MIG, are not one per process, or cannot
+            coexist.
+        ConditionsError: if the GPU has no slices.
+        UnknownNameError: if it has no slice of a name.
     """
     if way != "mig":
         if given is not None:
@@ -102,7 +103,7 @@ def slices_of(
         )
     found = [slice_of(device, name) for name in given]
     profiles = tuple(profile for profile in found if profile is not None)
-    if arranged([profile.name for profile in profiles], places(device)) is None:
+    if arrange([profile.name for profile in profiles], places(device)) is None:
         raise ConstraintError(
             f"{' and '.join(map(str, profiles))} do not go together on {device.name}",
             "Name smaller slices; `dippm mig plan` finds some that go together.",
@@ -111,7 +112,7 @@ def slices_of(
 
 
 def part_of(device: Device, place: MigProfile | None, percent: float) -> MigProfile:
-    """Return a part of a GPU's multiprocessors with all of its memory, as MPS limits a client."""
+    """Return a percentage of a GPU's multiprocessors with all of its memory, as a profile."""
     whole = place.sm_count if place else int(device.known("sm_count"))
     return MigProfile(
         f"{percent:g} % threads",

@@ -59,7 +59,7 @@ def load(
         ConditionsError: if one of the limits is invalid.
     """
     spec = InputSpec.parse(inputs)
-    source = files.expanded(source)
+    source = files.expand_home(source)
     limits = Limits(timeout_s, memory_limit_mb)
     if not isinstance(source, str | os.PathLike):
         return _load_object(source, spec, limits, cache=cache)

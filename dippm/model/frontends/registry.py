@@ -238,7 +238,7 @@ def _accepts(entry: Entry, path: Path) -> bool:
 def _check_openable(path: Path) -> None:
     """Refuse paths that no frontend can read: neither file nor folder, or without permission."""
     try:
-        status = files.look(path)
+        status = files.file_status(path)
     except ModelNotFoundError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in (ENOENT, ENOTDIR):
             raise _not_found(path) from None
@@ -343,7 +343,7 @@ def _content(path: Path) -> str:
 
 def _kind_of(path: Path) -> str:
     try:
-        return files.kind_of(files.look(path).st_mode)
+        return files.kind_of(files.file_status(path).st_mode)
     except ModelFileError:
         return "a link to nothing"
 

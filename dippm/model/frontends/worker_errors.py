@@ -115,7 +115,7 @@ def to_document(error: BaseException) -> dict[str, str]:
     if isinstance(error, DippmError):
         return {**error.to_dict(), "cause": _words(cause) if cause else ""}
     if isinstance(error, PermissionError) and error.filename:
-        return {**files.refused(Path(error.filename), error).to_dict(), "cause": _words(error)}
+        return {**files.access_error(Path(error.filename), error).to_dict(), "cause": _words(error)}
     if isinstance(error, ImportError):
         missing = getattr(error, "name", None) or str(error)
         return {

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from dippm.devices import Placement, arranged
+from dippm.devices import Placement, arrange
 from dippm.errors import CollocationError, CollocationWarning, UnknownNameError
 from dippm.runs.colocation import mps, slices
 from dippm.runs.colocation.boards import Board, boards, check_alone, neighbours
@@ -172,7 +172,7 @@ def _arrange_slices(
 ) -> tuple[Placement, ...]:
     every = [place for profile in known for place in slices.possible_placements(board, profile)]
     names = [profile.name for profile in chosen]
-    found = arranged(names, every, there)
+    found = arrange(names, every, there)
     if found is None or any(names.count(profile.name) > profile.most for profile in chosen):
         beside = f" beside {', '.join(map(str, there))}, which is left" if there else ""
         raise CollocationError(

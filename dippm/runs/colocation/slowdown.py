@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.errors import RunError
 from dippm.measure.readings import Absent

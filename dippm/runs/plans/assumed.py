@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dippm.devices import Device, arranged, find, places
+from dippm.devices import Device, arrange, find, places
 from dippm.errors import CollocationError, PlanError, UnknownNameError, shortened
 from dippm.runs.colocation import Sharing
 from dippm.runs.colocation.boards import Board, boards
@@ -72,7 +72,7 @@ class AssumedBoards(NamedTuple):
                 raise UnknownNameError.of(f"MIG profile of {self.device.name}", name, profiles)
         possible = places(self.device)
         if {place.profile for place in possible}.issuperset(wanted) and (
-            arranged(wanted, possible) is None
+            arrange(wanted, possible) is None
         ):
             hint = f"`dippm mig plan` finds slices of {self.device.name} that go together."
             raise CollocationError(f"{' and '.join(wanted)} do not go together", hint)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.errors import ConditionsError, RunError
 from dippm.estimate.models.targets import UNITS

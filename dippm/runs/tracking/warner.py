@@ -170,7 +170,7 @@ class Warner:
     def _say(
         self, target: str, what: str, value: float, unit: str, foretold: Mapping[str, Any]
     ) -> None:
-        from dippm.base.numbers import show
+        from dippm.base.number_format import show
 
         low, high = _interval(foretold, target)
         side = "above" if high is not None and value > high else "below"
@@ -197,7 +197,7 @@ class Warner:
         mb_s, seconds = growth.even()
         if mb_s <= 0 or (left := left_mb()) is None or left > AHEAD * seconds * mb_s:
             return
-        from dippm.base.numbers import show
+        from dippm.base.number_format import show
 
         where = "memory" if word == "tree" else f"memory of the GPU ({word})"
         self._warn(

@@ -1,1 +1,1 @@
-"""How answers are shown: terminal tables and an offline page."""
+"""Reports of answers: terminal tables and offline pages."""

@@ -1,4 +1,4 @@
-"""How each answer looks: what a terminal, a notebook and a page show of it.
+"""The view of each answer: its output in a terminal, a notebook and a page.
 
 To add an answer: a row in `VIEWS`, and the functions that it names.
 """
@@ -13,25 +13,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dippm.base.printable import printable
-from dippm.show.report.parts import Aside, Part
-from dippm.show.report.shell import listed, note_markup, page, table_markup
-from dippm.show.report.tables import Fitted
+from dippm.show.report.parts import AnswerPart, StderrLine
+from dippm.show.report.shell import note_list, note_markup, page, table_markup
+from dippm.show.report.tables import TerminalTable
 
 if TYPE_CHECKING:
     from dippm.base.answer import Answer
 
 NEWLINE = "\n"
 WIDTH = 100
-"""Columns where there is no terminal."""
+"""Width of the text where there is no terminal."""
 
 
 class View(NamedTuple):
-    """How one class of answers looks; functions are "module:function" of `dippm.show.report`.
+    """View of one class of answers; functions are "module:function" of `dippm.show.report`.
 
     Attributes:
-        parts: yields what a terminal shows, first the table that stands for the answer.
-        picture: returns the markup of the picture that answers the page's question.
-        page: returns the whole page, of answers that need more than picture and parts.
+        parts: function that yields the terminal output, beginning with the main table.
+        picture: function that returns the markup of the page's picture; "" without one.
+        page: function that returns the whole page, for answers that need more than both.
     """
 
     parts: str
@@ -64,25 +64,25 @@ VIEWS = {
 }
 
 
-def parts_of(answer: Answer, **how: Any) -> Iterator[Part]:
-    """Yield what a terminal shows of an answer, in its order.
+def parts_of(answer: Answer, **how: Any) -> Iterator[AnswerPart]:
+    """Yield the terminal output of an answer.
 
     Args:
-        answer: of a class in `VIEWS`.
-        **how: what its command can ask for, such as `depth`; see the function of its view.
+        answer: answer of a class in `VIEWS`.
+        **how: options of its command, such as `depth`; see the function of its view.
     """
     yield from _found(_view(answer).parts)(answer, **how)
 
 
 def text_of(answer: Answer) -> str:
-    """Return an answer as text, as wide as the terminal."""
+    """Return an answer as text of the terminal's width."""
     from rich.console import Console
 
     out = io.StringIO()
     width = shutil.get_terminal_size((WIDTH, 24)).columns
     console = Console(file=out, width=width, highlight=False, emoji=False, color_system=None)
     for part in parts_of(answer):
-        if isinstance(part, Fitted):
+        if isinstance(part, TerminalTable):
             console.print(part)
         elif isinstance(part, str):
             out.write(printable(part, keep="\n") + "\n")
@@ -90,7 +90,7 @@ def text_of(answer: Answer) -> str:
 
 
 def markup_of(answer: Answer) -> str:
-    """Return an answer as markup of a notebook."""
+    """Return an answer as HTML for a notebook."""
     return _markup(parts_of(answer), titled=True)
 
 
@@ -98,37 +98,37 @@ def page_of(answer: Answer, **how: Any) -> str:
     """Return the page of an answer.
 
     Args:
-        answer: of a class in `VIEWS`.
-        **how: as `parts_of` has it; what a page always shows is not asked for.
+        answer: answer of a class in `VIEWS`.
+        **how: options as in `parts_of`.
 
     Raises:
-        DippmError: if a library that draws is missing.
+        DippmError: if a plotting library is missing.
     """
     view = _view(answer)
     if view.page:
         return str(_found(view.page)(answer, **how))
     parts = list(parts_of(answer, **how))
-    tables = [part for part in parts if isinstance(part, Fitted)]
+    tables = [part for part in parts if isinstance(part, TerminalTable)]
     title = next((table.title for table in tables if table.title), "")
     title = title or getattr(answer, "title", type(answer).__name__)
     picture = _found(view.picture)(answer) if view.picture else ""
     return page(title.strip(), picture + _markup(parts), answer.to_dict())
 
 
-def _markup(parts: Iterable[Part], *, titled: bool = False) -> str:
-    """Return tables, each with its caption, and the lines between them as lists."""
+def _markup(parts: Iterable[AnswerPart], *, titled: bool = False) -> str:
+    """Return parts as markup: tables with captions, and lines between them as lists."""
     body, notes = "", list[str]()
     for part in parts:
-        if isinstance(part, Fitted):
+        if isinstance(part, TerminalTable):
             title = part.title.strip() if titled or body else ""
-            body += listed(notes) + (f"<p>{note_markup(title)}</p>" if title else "")
+            body += note_list(notes) + (f"<p>{note_markup(title)}</p>" if title else "")
             body += table_markup(part, typed=True)
             notes = [line for line in part.caption.split("\n") if line.strip()]
         elif isinstance(part, str) and "\n" in part:
             body += f"<pre>{escape(printable(part, keep=NEWLINE))}</pre>"
         elif isinstance(part, str):
             notes.append(part)
-    return body + listed(notes)
+    return body + note_list(notes)
 
 
 def _view(answer: Answer) -> View:
@@ -140,4 +140,4 @@ def _found(name: str) -> Any:
     return getattr(import_module(f"dippm.show.report.{module}"), function)
 
 
-__all__ = ["Aside", "Part", "markup_of", "page_of", "parts_of", "text_of"]
+__all__ = ["AnswerPart", "StderrLine", "markup_of", "page_of", "parts_of", "text_of"]

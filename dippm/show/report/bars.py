@@ -1,6 +1,6 @@
-"""`bars`: quantities beside each other as bars, with their intervals and limits, without a script.
+"""`bars`: a bar chart of quantities with intervals and limits, in HTML without a script.
 
-They are as wide as the window, and their numbers stand beside them as text.
+Bars scale with the window, and their values are printed as text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from math import floor, isfinite, log10
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.estimate.models.targets import Interval
 
@@ -25,13 +25,13 @@ class Bar:
     """One quantity.
 
     Attributes:
-        name: what it is of.
-        value: as long as the bar is; None draws none.
-        said: text beside the bar.
-        interval: its ends are marked.
-        limit: what the value is held against, marked by a line.
-        parts: (name, value) of what the bar consists of; they are stacked in colours of their own.
-        muted: whether it is drawn in grey.
+        name: label of the bar.
+        value: length of the bar; None draws no bar.
+        said: text next to the bar.
+        interval: interval whose ends are marked.
+        limit: limit that a line marks.
+        parts: (name, value) of the stacked parts of the bar, each in a colour of its own.
+        muted: whether the bar is grey.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Bar:
 
 
 def bars(title: str, rows: Sequence[Bar], *, limit: str = "") -> str:
-    """Return the picture as markup.
+    """Return the chart as markup.
 
     Args:
-        title: what is drawn, with its unit.
-        rows: from top to bottom; the first `MOST_BARS` are drawn.
-        limit: what the limits are, for the legend.
+        title: title, with the unit.
+        rows: bars from top to bottom; the first `MOST_BARS` are drawn.
+        limit: name of the limits in the legend.
     """
     drawn = rows[:MOST_BARS]
     ends = [end for row in drawn for end in _ends(row)]
@@ -123,7 +123,7 @@ def _ends(row: Bar) -> list[float]:
 
 
 def round_step(least: float) -> float:
-    """Return the least of 1, 2, 2.5, 5 times a power of ten that is not below a number."""
+    """Return the smallest of 1, 2, 2.5, 5 times a power of ten that is at least a number."""
     power = 10.0 ** floor(log10(least))
     return next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= least * (1 - 1e-9))
 

@@ -1,7 +1,7 @@
-"""A check of budgets as a table, and as the files that continuous integration reads.
+"""A check of budgets as a table, and in the file formats of continuous integration.
 
-JUnit XML is a test case a quantity, SARIF 2.1.0 a result a failure with the line of the budget,
-Markdown a table for a pull request.
+JUnit XML has a test case per quantity, SARIF 2.1.0 a result per failure with the line of the
+budget, and Markdown a table for a pull request.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 from dippm import __version__
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
-from dippm.decide.budgets import Check, Checked, Finding
+from dippm.decide.budgets import Check, ModelCheck, QuantityCheck
 from dippm.decide.budgets.checking import UNITS
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.parts import Part, warned
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.parts import AnswerPart, warning_lines
+from dippm.show.report.tables import Column, TerminalTable
 
 RULES = {
     "latency_ms": "The latency of a batch exceeds its budget.",
@@ -32,17 +32,17 @@ RULES = {
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 NOTHING = "–"
 MOST_PERCENT = 200.0
-"""Of a budget that a bar is drawn to; the text beside it says all."""
+"""Percentage of a budget at which a bar is cut; its text has the full value."""
 
 
-def check_parts(check: Check) -> Iterator[Part]:
-    """Yield what was checked, and what the reader should know."""
+def check_parts(check: Check) -> Iterator[AnswerPart]:
+    """Yield the table of the check, and remarks."""
     yield check_table(check)
-    yield from warned(check.remarks)
+    yield from warning_lines(check.remarks)
 
 
 def check_bars(check: Check) -> str:
-    """Return every number that has a limit as a share of it."""
+    """Return every quantity with a limit as a bar, relative to the limit."""
     made = []
     for model in check.models:
         for found in model.findings:
@@ -55,8 +55,8 @@ def check_bars(check: Check) -> str:
     return bars(f"of its budget, % (drawn to {MOST_PERCENT:.0f})", made, limit="the budget")
 
 
-def check_table(check: Check) -> Fitted:
-    """Return what was checked; quantities without limit and baseline are left out."""
+def check_table(check: Check) -> TerminalTable:
+    """Return the quantities that have a limit or a baseline."""
     has_baseline = any(f.baseline is not None for model in check.models for f in model.findings)
     columns = (
         Column("model", folds=True),
@@ -72,7 +72,7 @@ def check_table(check: Check) -> Fitted:
         change = [*cells[4:6]] if has_baseline else []
         rows.append([printable(model.budget.name), *cells[:4], *change, cells[6]])
     verdict = "every budget is kept" if check.passed else "a budget is exceeded"
-    return Fitted(columns, rows, f" {printable(check.file)}", f" {verdict}")
+    return TerminalTable(columns, rows, f" {printable(check.file)}", f" {verdict}")
 
 
 def markdown(check: Check) -> str:
@@ -94,7 +94,7 @@ def markdown(check: Check) -> str:
 
 
 def junit(check: Check) -> str:
-    """Return the check as JUnit XML: a suite a model, a case a quantity that has a limit."""
+    """Return the check as JUnit XML: a suite per model, a case per quantity with a limit."""
     root = ElementTree.Element("testsuites", name="dippm check")
     for model in check.models:
         name = _xml(model.budget.name)
@@ -141,8 +141,8 @@ def sarif(check: Check) -> dict[str, Any]:
     }
 
 
-def _rows(check: Check) -> Iterator[tuple[Checked, tuple[str, ...]]]:
-    """Yield quantity, predicted, held, limit, baseline, change and verdict of what was checked."""
+def _rows(check: Check) -> Iterator[tuple[ModelCheck, tuple[str, ...]]]:
+    """Yield (quantity, predicted, compared, limit, baseline, change, verdict) per row."""
     for model in check.models:
         if model.error is not None:
             why = printable(f"{model.error.message}. {model.error.hint}".strip())
@@ -161,7 +161,7 @@ def _rows(check: Check) -> Iterator[tuple[Checked, tuple[str, ...]]]:
             )
 
 
-def _is_shown(finding: Finding) -> bool:
+def _is_shown(finding: QuantityCheck) -> bool:
     return finding.limit is not None or finding.baseline is not None or not finding.passed
 
 
@@ -175,11 +175,11 @@ def _figure(value: float | str | None, quantity: str) -> str:
 
 
 def _in_cell(text: str) -> str:
-    """Return text that cannot end a cell, start markup or mention somebody."""
+    """Escape text so that it cannot end a cell, start markup or mention a user."""
     escaped = re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", printable(text))
     return escaped.replace("@", "@\u200b")
 
 
 def _xml(text: str) -> str:
-    """Return text without characters that XML has not."""
+    """Remove characters that XML does not allow."""
     return re.sub(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", printable(text))

@@ -1,23 +1,23 @@
-"""A choice in the terminal: the ranking, what stands out, and why the rest is no choice."""
+"""A choice in the terminal: the ranking, highlights, and why other places are ruled out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from dippm.base.answer import cell_text
-from dippm.base.numbers import between, show
+from dippm.base.number_format import between, show
 from dippm.base.printable import printable
 from dippm.decide.choice import Choice, Contender
 from dippm.estimate.conditions import MAX_BATCH
 from dippm.estimate.models.targets import Estimate
-from dippm.show.report.parts import ESTIMATES, Aside, Part, estimate_row, warned
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.parts import ESTIMATES, AnswerPart, StderrLine, estimate_row, warning_lines
+from dippm.show.report.tables import Column, TerminalTable
 
 MOST_ROWS = 12
 MOST_REMARKS = 10
 MOST_NAMED = 4
 LEAST_COST = 1e-3
-"""Of a batch, in the currency; less is said of a million."""
+"""Cost of a batch below which costs are given per million batches."""
 LABELS = {
     "latency_ms": "latency ms",
     "samples_per_s": "samples/s",
@@ -27,24 +27,26 @@ LABELS = {
 }
 
 
-def choice_parts(choice: Choice, *, top: int = MOST_ROWS, slices: bool = False) -> Iterator[Part]:
-    """Yield the ranking, what stands out, and what checks the best place.
+def choice_parts(
+    choice: Choice, *, top: int = MOST_ROWS, slices: bool = False
+) -> Iterator[AnswerPart]:
+    """Yield the ranking, highlights, and the command that checks the best place.
 
     Args:
-        choice: of `choose` or `smallest_slice`.
-        top: rows of the ranking.
-        slices: list the slices of a GPU by size instead, and say which to take.
+        choice: result of `choose` or `smallest_slice`.
+        top: number of rows of the ranking.
+        slices: list the slices of a GPU by size instead, with the one to take.
     """
     yield slice_table(choice) if slices else choice_table(choice, top)
     said = remarks(choice, len(choice.contenders) if slices else top)
     for remark in (*(advice(choice) if slices else ()), *said):
-        yield Aside(remark) if remark.startswith(" !") else remark
+        yield StderrLine(remark) if remark.startswith(" !") else remark
     if choice.best is not None and choice.best.prediction is not None:
         yield choice.best.prediction
 
 
-def contender_parts(c: Contender) -> Iterator[Part]:
-    """Yield one place: what it is estimated to take, or why that is not known."""
+def contender_parts(c: Contender) -> Iterator[AnswerPart]:
+    """Yield the estimates of one place, or why they are absent."""
     labels = ("latency ms", "samples/s", "energy J", "memory MB")
     names = ("latency_ms", "samples_per_s", "energy_j", "memory_mb")
     rows = []
@@ -57,13 +59,13 @@ def contender_parts(c: Contender) -> Iterator[Part]:
     rows.append(("copies", f"{c.copies}", "side by side on a GPU"))
     lines = [f" ! {miss}" for miss in c.misses]
     lines.append(f" {c.prediction.provenance.checkpoint if c.prediction else ''}")
-    yield Fitted(ESTIMATES, rows, f" {c.name} · batch {c.batch:,}", "\n".join(lines))
+    yield TerminalTable(ESTIMATES, rows, f" {c.name} · batch {c.batch:,}", "\n".join(lines))
     if c.prediction is not None:
-        yield from warned(c.prediction.warnings)
+        yield from warning_lines(c.prediction.warnings)
 
 
-def choice_table(choice: Choice, most: int) -> Fitted:
-    """Return the first contenders, at most `most`, with what they cost and why they are none."""
+def choice_table(choice: Choice, most: int) -> TerminalTable:
+    """Return the first `most` contenders with their cost, or why they are ruled out."""
     shown = choice.contenders[:most]
     ranks = dict(zip(map(id, choice.ranked), choice.ranks, strict=True))
     several = len({c.batch for c in shown}) > 1
@@ -94,11 +96,11 @@ def choice_table(choice: Choice, most: int) -> Fitted:
         cells += [_value(c.estimate("memory_mb")), largest(c)]
         cells += [percent(c.probability_first)] * sure + [choice.reason(c) or ""] * reasons
         rows.append(cells)
-    return Fitted(columns, rows, " " + choice.title, " " + choice.footer)
+    return TerminalTable(columns, rows, " " + choice.title, " " + choice.footer)
 
 
-def slice_table(choice: Choice) -> Fitted:
-    """Return the slices of a GPU, smallest first, with what each lacks."""
+def slice_table(choice: Choice) -> TerminalTable:
+    """Return the slices of a GPU, smallest first, with the reason if ruled out."""
     columns = (
         Column("slice", folds=True),
         Column("usable MB"),
@@ -131,11 +133,11 @@ def slice_table(choice: Choice) -> Fitted:
                 verdict,
             )
         )
-    return Fitted(columns, rows, " " + choice.title, " " + choice.footer)
+    return TerminalTable(columns, rows, " " + choice.title, " " + choice.footer)
 
 
 def remarks(choice: Choice, most: int) -> Iterator[str]:
-    """Yield what stands out, what is not shown, and what to know of those that stand out."""
+    """Yield highlights, what is not shown, and warnings about the highlights."""
     if choice.by != "size":
         yield from _standing_out(choice)
     hidden = choice.contenders[most:]
@@ -151,7 +153,7 @@ def remarks(choice: Choice, most: int) -> Iterator[str]:
 
 
 def advice(choice: Choice) -> Iterator[str]:
-    """Yield which slice to take, and what it leaves of the GPU."""
+    """Yield the slice to take, and what it leaves of the GPU."""
     best = choice.best
     if best is None:
         return
@@ -182,7 +184,7 @@ def largest(c: Contender) -> str:
 
 
 def percent(probability: float | None) -> str:
-    """Return a probability as people read it: never as certain as 0 or 100 %."""
+    """Format a probability, which never prints as 0 or 100 %."""
     if probability is None:
         return "–"
     if probability < 0.01:

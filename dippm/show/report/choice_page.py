@@ -1,4 +1,4 @@
-"""A choice as one self-contained page: the Pareto front, the ranking, everything as JSON."""
+"""A choice as one self-contained page: Pareto front, ranking, and everything as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from math import log
 from typing import Any
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.choice import Choice, Contender
 from dippm.show.report.bars import Bar, bars
@@ -20,35 +20,41 @@ from dippm.show.report.choice import (
     remarks,
     slice_table,
 )
-from dippm.show.report.plotted import drawn, log_ticks, require_libraries, script, sized
-from dippm.show.report.shell import listed, page, table_markup
+from dippm.show.report.plotted import (
+    apply_style,
+    figure_markup,
+    log_ticks,
+    require_libraries,
+    script,
+)
+from dippm.show.report.shell import note_list, page, table_markup
 
 LABEL_SIZE = (0.3, 0.08)
-"""Width and height of a label as parts of what is drawn, on a phone."""
+"""Width and height of a label relative to the plot, on a phone."""
 SAME = (0.005, 0.005)
 SIDES = ("top right", "bottom right", "top left", "bottom left")
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
 
 
 def choice_page(choice: Choice, **_: Any) -> str:
-    """Return the page of a choice: of slices by size what each holds, else the front.
+    """Return the page of a choice: bars for a choice by size, else the Pareto front.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
     """
     everything = len(choice.contenders)
-    notes = listed(remarks(choice, everything))
+    notes = note_list(remarks(choice, everything))
     if choice.by == "size":
-        said = listed(advice(choice))
+        said = note_list(advice(choice))
         body = said + slice_bars(choice) + table_markup(slice_table(choice)) + notes
         return page(choice.title, body, choice.to_dict())
-    plot = drawn(front_figure(choice), "choice")
+    plot = figure_markup(front_figure(choice), "choice")
     table = table_markup(choice_table(choice, everything), name="ranking")
     return page(choice.title, plot + notes + table, choice.to_dict(), script=script())
 
 
 def slice_bars(choice: Choice) -> str:
-    """Return what the model needs beside what each place has, and its latency on each."""
+    """Return bars of the memory that is needed and available, and of the latency, per place."""
     known = [c for c in choice.contenders if c.prediction is not None]
     memory, latency = [], []
     for c in known:
@@ -72,7 +78,7 @@ def slice_bars(choice: Choice) -> str:
 
 
 def front_figure(choice: Choice) -> Any:
-    """Return latency against cost, or energy, of every place, with its intervals and the front.
+    """Return a plot of latency against cost or energy of every place, with the Pareto front.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
@@ -96,11 +102,11 @@ def front_figure(choice: Choice) -> Any:
     places = [at for c in choice.contenders if (at := choice.position(c)) is not None]
     figure.update_xaxes(title=x, **log_ticks(at[0] for at in places))
     figure.update_yaxes(title=y, **log_ticks(at[1] for at in places))
-    return sized(figure, 560)
+    return apply_style(figure, 560)
 
 
 def _points(choice: Choice, group: Sequence[Contender], name: str, colour: str) -> dict[str, Any]:
-    """Return a trace of places; those of the front are joined by steps."""
+    """Return a trace of places; steps connect those on the front."""
     labels, sides = _labels(choice, group)
     values: dict[str, list[float]] = {}
     errors: dict[str, dict[str, Any]] = {}
@@ -136,9 +142,9 @@ def _points(choice: Choice, group: Sequence[Contender], name: str, colour: str) 
 
 
 def _labels(choice: Choice, group: Sequence[Contender]) -> tuple[list[str], list[str]]:
-    """Return label and side of each place, so that those of neighbours do not overlap.
+    """Return label and side of each place such that labels of neighbours do not overlap.
 
-    Places that cannot be told apart share a label.
+    Places at one position share a label.
     """
     at = [choice.position(c) or (1.0, 1.0) for c in group]
     everywhere = [p for c in choice.contenders if (p := choice.position(c)) is not None]

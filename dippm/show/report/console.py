@@ -1,4 +1,4 @@
-"""Tables for the terminal."""
+"""The console, and tables for the terminal."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
-from dippm.show.report.tables import OPERATOR_COLUMNS, Column, Fitted
+from dippm.show.report.tables import OPERATOR_COLUMNS, Column, TerminalTable
 
-if TYPE_CHECKING:  # a table of runs shall not load what reads models
+if TYPE_CHECKING:  # a table of runs must not load the frontends
     from dippm.devices import Device, HostMachine
     from dippm.estimate.epoch import Epoch
     from dippm.estimate.module_tree import ModuleCost
     from dippm.estimate.prediction import Prediction
     from dippm.estimate.pretrained.store import CheckpointInfo
     from dippm.model.graph import ModelGraph
-    from dippm.show.report.health import Finding
-    from dippm.show.report.parts import Part
+    from dippm.show.report.health import HealthFinding
+    from dippm.show.report.parts import AnswerPart
 
 PIPE_WIDTH = 10_000
 DELIVERABLE, DELIVERABLE_IS = "D3.5", "the report of MAELSTROM that describes DIPPM's first network"
@@ -37,12 +37,12 @@ STYLES = {"ok": "green", "absent": "yellow", "broken": "bold red"}
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the command line, which knows the exit code of a reader that went away."""
+        """Re-raise for the command line, which sets the exit code of a closed pipe."""
         raise
 
 
-class _Trimmed:
-    """A stream whose lines end with their text: tables fill theirs up with blanks."""
+class _TrimmedStream:
+    """A stream that strips trailing blanks, with which tables fill their lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -55,14 +55,14 @@ class _Trimmed:
 
 
 def console(file: TextIO | None = None) -> Console:
-    """Return a console: as wide as the terminal or as COLUMNS says, else lines stay unbroken.
+    """Return a console of the width of the terminal or of COLUMNS; else lines are not broken.
 
-    Colour is for terminals; NO_COLOR and FORCE_COLOR are honoured.
+    Colour is used on terminals; NO_COLOR and FORCE_COLOR are honoured.
     """
     stream = file or sys.stdout
     free = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
     return _Console(
-        file=cast(TextIO, _Trimmed(stream)) if free else stream,
+        file=cast(TextIO, _TrimmedStream(stream)) if free else stream,
         width=PIPE_WIDTH if free else None,
         highlight=False,
         emoji=False,
@@ -71,14 +71,14 @@ def console(file: TextIO | None = None) -> Console:
 
 
 def print_text(text: str, file: TextIO | None = None) -> None:
-    """Print ready lines; those too long for the terminal go on below their last column."""
+    """Print lines; those too long for the terminal continue below their last column."""
     out = console(file)
     for line in printable(text, keep="\n").split("\n"):
-        for part in _folded(line, out.width):
+        for part in _fold(line, out.width):
             out.print(part, markup=False)
 
 
-def _folded(line: str, width: int) -> list[str]:
+def _fold(line: str, width: int) -> list[str]:
     if cell_len(line) <= width:
         return [line]
     starts = [match.end() for match in re.finditer(r"^ +! |^ +|\s{2,}", line)]
@@ -100,8 +100,8 @@ def prediction_parts(
     tree: bool = False,
     depth: int = 3,
     operators: int = 0,
-) -> Iterator[Part]:
-    """Yield the values, then what was asked for beside them, and what checks them."""
+) -> Iterator[AnswerPart]:
+    """Yield the values, further tables as requested, and the command that checks them."""
     yield str(prediction)
     if epoch is not None:
         yield f" {epoch}"
@@ -112,8 +112,8 @@ def prediction_parts(
     yield prediction
 
 
-def operator_table(prediction: Prediction, count: int) -> Fitted:
-    """Return the costliest operators with their work."""
+def operator_table(prediction: Prediction, count: int) -> TerminalTable:
+    """Return the costliest operators."""
     columns = (
         *OPERATOR_COLUMNS,
         Column("GMACs", rank=2),
@@ -137,10 +137,10 @@ def operator_table(prediction: Prediction, count: int) -> Fitted:
                 shape,
             )
         )
-    return Fitted(columns, rows)
+    return TerminalTable(columns, rows)
 
 
-def graph_table(graph: ModelGraph, name: str) -> Fitted:
+def graph_table(graph: ModelGraph, name: str) -> TerminalTable:
     """Return MACs, parameters and bytes of a graph by operator."""
     columns = (
         Column("operator", folds=True),
@@ -165,11 +165,13 @@ def graph_table(graph: ModelGraph, name: str) -> Fitted:
                 show(moved),
             )
         )
-    return Fitted(columns, rows, f" {name} · batch {graph.batch}", " " + _graph_caption(graph))
+    return TerminalTable(
+        columns, rows, f" {name} · batch {graph.batch}", " " + _graph_caption(graph)
+    )
 
 
-def tree_table(tree: ModuleCost, depth: int) -> Fitted:
-    """Return the modules of a model with subtotals; without times where there are none."""
+def tree_table(tree: ModuleCost, depth: int) -> TerminalTable:
+    """Return the modules of a model with subtotals, without columns that have no values."""
     from dippm.estimate.module_tree import HEADER
 
     columns = [
@@ -183,10 +185,10 @@ def tree_table(tree: ModuleCost, depth: int) -> Fitted:
     rows = [("  " * level + cells[0], *cells[1:]) for level, cells in tree.rows(depth)]
     if tree.time_ms is None:
         columns, rows = columns[:4], [row[:4] for row in rows]
-    return Fitted(columns, rows)
+    return TerminalTable(columns, rows)
 
 
-def device_table(devices: Sequence[Device]) -> Fitted:
+def device_table(devices: Sequence[Device]) -> TerminalTable:
     """Return the known GPUs."""
     columns = (
         Column("device", folds=True),
@@ -212,11 +214,11 @@ def device_table(devices: Sequence[Device]) -> Fitted:
                 " ".join(_slices(device)) or "–",
             )
         )
-    return Fitted(columns, rows)
+    return TerminalTable(columns, rows)
 
 
-def host_table(hosts: Sequence[HostMachine], assumed: Sequence[HostMachine]) -> Fitted:
-    """Return the classes of machines that launch kernels, with those that are assumed marked."""
+def host_table(hosts: Sequence[HostMachine], assumed: Sequence[HostMachine]) -> TerminalTable:
+    """Return the classes of host machines; defaults are marked."""
     columns = (
         Column("host", folds=True),
         Column("µs a launch"),
@@ -234,7 +236,7 @@ def host_table(hosts: Sequence[HostMachine], assumed: Sequence[HostMachine]) -> 
         )
         for host in hosts
     ]
-    return Fitted(columns, rows)
+    return TerminalTable(columns, rows)
 
 
 def _figure(value: float | None) -> str:
@@ -246,7 +248,7 @@ def _slices(device: Device) -> Iterator[str]:
     yield from (f"({name})" for name in device.unlisted_mig_profiles)
 
 
-def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Fitted:
+def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> TerminalTable:
     """Return the shipped checkpoints."""
     from dippm.estimate.pretrained import store
 
@@ -266,11 +268,13 @@ def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Fitted:
         for info in shipped
     ]
     is_named = any(DELIVERABLE in info.summary for info in shipped)
-    return Fitted(columns, rows, caption=f" {DELIVERABLE}: {DELIVERABLE_IS}" if is_named else "")
+    return TerminalTable(
+        columns, rows, caption=f" {DELIVERABLE}: {DELIVERABLE_IS}" if is_named else ""
+    )
 
 
-def findings_table(findings: Sequence[Finding]) -> Fitted:
-    """Return what `dippm doctor` found; what has the same reason shares a row."""
+def findings_table(findings: Sequence[HealthFinding]) -> TerminalTable:
+    """Return the findings of `dippm doctor`; those with the same reason share a row."""
     columns = (Column("what", folds=True), Column("state"), Column("detail", folds=True))
     rows: list[tuple[str, Text, str]] = []
     for (state, detail), group in groupby(findings, lambda f: (f.state, f.detail)):
@@ -279,7 +283,7 @@ def findings_table(findings: Sequence[Finding]) -> Fitted:
     count = Counter(finding.state for finding in findings)
     absent = f", {count['absent']} absent, which is allowed" if count["absent"] else ""
     caption = f" {count['ok']} ok{absent}, {count['broken'] or 'nothing'} broken"
-    return Fitted(columns, rows, caption=caption)
+    return TerminalTable(columns, rows, caption=caption)
 
 
 def _graph_caption(graph: ModelGraph) -> str:

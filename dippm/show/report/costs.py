@@ -1,4 +1,4 @@
-"""What inference or a training run costs, with its picture."""
+"""Cost of inference or of a training run in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.decide.costs import UNITS, RunningCost
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.parts import ESTIMATES, Part, estimate_row, warned
-from dippm.show.report.shell import listed, note_markup, page, table_markup
-from dippm.show.report.tables import Fitted
+from dippm.show.report.parts import ESTIMATES, AnswerPart, estimate_row, warning_lines
+from dippm.show.report.shell import note_list, note_markup, page, table_markup
+from dippm.show.report.tables import TerminalTable
 
 LABELS = {
     "gpu_hours": "hours of the GPU",
@@ -21,17 +21,17 @@ LABELS = {
 }
 
 
-def cost_parts(cost: RunningCost) -> Iterator[Part]:
-    """Yield the costs, what they are of, warnings, and what checks the prediction."""
+def cost_parts(cost: RunningCost) -> Iterator[AnswerPart]:
+    """Yield the costs, their basis, warnings, and the command that checks the prediction."""
     yield f" {cost.prediction.title}"
     yield str(cost)
     yield f" {cost.prediction.footer}"
-    yield from warned(cost.prediction.warnings)
+    yield from warning_lines(cost.prediction.warnings)
     yield cost.prediction
 
 
 def cost_page(cost: RunningCost, **_: Any) -> str:
-    """Return the page of a cost: each as a bar, and as a row with its interval."""
+    """Return the page of a cost: each quantity as a bar, and as a row with its interval."""
     rows = [
         estimate_row(f"{LABELS[name]} {unit}".strip(), found)
         if (found := getattr(cost, name))
@@ -40,19 +40,21 @@ def cost_page(cost: RunningCost, **_: Any) -> str:
     ]
     head, *_rest, basis = str(cost).split("\n")
     body = f"<p>{note_markup(head)}</p>" + cost_bars(cost)
-    body += table_markup(Fitted(ESTIMATES, rows)) + f"<p>{note_markup(basis)}</p>"
+    body += table_markup(TerminalTable(ESTIMATES, rows)) + f"<p>{note_markup(basis)}</p>"
     p = cost.prediction
-    body += listed(f"! {warning}" for warning in p.warnings) + f"<small>{escape(p.footer)}</small>"
+    body += (
+        note_list(f"! {warning}" for warning in p.warnings) + f"<small>{escape(p.footer)}</small>"
+    )
     return page(p.title, body, {**cost.to_dict(), "verify": p.verify})
 
 
 def units(cost: RunningCost) -> dict[str, str]:
-    """Return the unit of each cost; that of the price is the currency."""
+    """Return the unit of each quantity; that of the price is the currency."""
     return UNITS | {"price": cost.currency}
 
 
 def cost_bars(cost: RunningCost) -> str:
-    """Return each cost as a bar with its interval; hours with those that the GPU idles."""
+    """Return each quantity as a bar with its interval; hours include idle hours."""
     made = ""
     for name, unit in units(cost).items():
         found = getattr(cost, name)

@@ -5,55 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dippm.base.answer import cell_text
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.explanation import Difference, Explanation, WhatIf
 from dippm.decide.explanation.changes import LABELS
 from dippm.decide.explanation.explanation import ATTRIBUTION, OperatorRow
 from dippm.decide.explanation.parts import PARTS
-from dippm.show.report.parts import Part, warned
-from dippm.show.report.tables import OPERATOR_COLUMNS, Column, Fitted
+from dippm.show.report.parts import AnswerPart, warning_lines
+from dippm.show.report.tables import OPERATOR_COLUMNS, Column, TerminalTable
 
 SHORTEST_SHARE = 1e-6
-"""Of the whole; less is shown as 0."""
+"""Share of the whole below which a time is shown as 0."""
 SHORTEST_PERCENT = 0.0005
 ROWS = 15
 DEPTH = 3
-"""Levels of modules that are shown, unless somebody says how many."""
+"""Default number of levels of modules."""
 SELDOM = ("optimizer", "input copy")
-"""Parts that are left out where there is nothing of them."""
+"""Parts that are left out if they are 0."""
 
 
 def explanation_parts(
     explanation: Explanation, *, depth: int = DEPTH, operators: int = 0
-) -> Iterator[Part]:
-    """Yield the modules down to a depth, the costliest operators, warnings, and what checks it."""
+) -> Iterator[AnswerPart]:
+    """Yield modules down to a depth, costliest operators, warnings, and the checking command."""
     yield module_table(explanation, depth)
     if operators:
         yield explained_table(explanation, operators)
-    yield from warned(explanation.prediction.warnings)
+    yield from warning_lines(explanation.prediction.warnings)
     yield explanation.prediction
 
 
 def difference_parts(
     difference: Difference, *, depth: int | None = None, rows: int = ROWS
-) -> Iterator[Part]:
-    """Yield where the time went, warnings, and what checks either side."""
+) -> Iterator[AnswerPart]:
+    """Yield the changes, warnings, and the commands that check either side."""
     sides = [side.prediction for side in (difference.before, difference.after)]
     yield difference_table(difference, depth, rows)
-    yield from warned(warning for side in sides for warning in side.warnings)
+    yield from warning_lines(warning for side in sides for warning in side.warnings)
     yield from sides
 
 
-def what_if_parts(found: WhatIf) -> Iterator[Part]:
-    """Yield the changes, warnings, and what checks the prediction as asked."""
+def what_if_parts(found: WhatIf) -> Iterator[AnswerPart]:
+    """Yield the changes, warnings, and the command that checks the baseline."""
     yield what_if_table(found)
-    yield from warned(found.baseline.warnings)
+    yield from warning_lines(found.baseline.warnings)
     yield found.baseline
 
 
-def module_table(explanation: Explanation, depth: int) -> Fitted:
-    """Return time, energy and memory by module, then the parts that no operator has."""
+def module_table(explanation: Explanation, depth: int) -> TerminalTable:
+    """Return time, energy and memory by module, then the parts outside operators."""
     whole, energy = explanation.latency_ms, explanation.prediction.energy_j
     columns = (
         Column("module", folds=True),
@@ -74,7 +74,7 @@ def module_table(explanation: Explanation, depth: int) -> Fitted:
         rows.append(
             (
                 "  " * row.level + printable(name),
-                time_text(module.time_ms or 0.0, whole),
+                format_time(module.time_ms or 0.0, whole),
                 _percent(module.share or 0.0),
                 row.bound,
                 _energy(module.energy_j, energy),
@@ -88,7 +88,7 @@ def module_table(explanation: Explanation, depth: int) -> Fitted:
         rows.append(
             (
                 f"  ({part.name})",
-                time_text(part.time_ms, whole),
+                format_time(part.time_ms, whole),
                 _percent(part.share),
                 "host" if part.name in ("host", "input copy") else "",
                 _energy(part.energy_j, energy),
@@ -96,10 +96,10 @@ def module_table(explanation: Explanation, depth: int) -> Fitted:
                 "",
             )
         )
-    return Fitted(columns, rows, " " + explanation.prediction.title, _caption(explanation))
+    return TerminalTable(columns, rows, " " + explanation.prediction.title, _caption(explanation))
 
 
-def explained_table(explanation: Explanation, most: int) -> Fitted:
+def explained_table(explanation: Explanation, most: int) -> TerminalTable:
     """Return the costliest operators with their energy and memory."""
     columns = (
         *OPERATOR_COLUMNS,
@@ -108,13 +108,13 @@ def explained_table(explanation: Explanation, most: int) -> Fitted:
         Column("alive MB", rank=4),
     )
     costliest = sorted(explanation.operators, key=lambda row: -row.cost.time_ms)[:most]
-    return Fitted(columns, [_operator(row, explanation) for row in costliest])
+    return TerminalTable(columns, [_operator(row, explanation) for row in costliest])
 
 
-def difference_table(difference: Difference, depth: int | None, most: int = ROWS) -> Fitted:
-    """Return where the time went, the largest change first; the last row is the whole.
+def difference_table(difference: Difference, depth: int | None, most: int = ROWS) -> TerminalTable:
+    """Return the changes, the largest first; the last row is the whole.
 
-    Every share is of the time of the first side, so those of the rows sum to that of the whole.
+    Shares are relative to the time of the first side, so they sum to that of the whole.
     """
     before, after = difference.before.latency_ms, difference.after.latency_ms
     whole = max(before, after)
@@ -130,8 +130,8 @@ def difference_table(difference: Difference, depth: int | None, most: int = ROWS
         (
             row.what,
             row.by,
-            time_text(row.before_ms, whole),
-            time_text(row.after_ms, whole),
+            format_time(row.before_ms, whole),
+            format_time(row.after_ms, whole),
             _change(row.before_ms, row.after_ms, whole),
             _share(row.change_ms, before),
         )
@@ -147,19 +147,19 @@ def difference_table(difference: Difference, depth: int | None, most: int = ROWS
         moved = any(row[4] != "0" for row in rows)
         why = ": what some parts lose others gain" if moved else ""
         caption = f" both sides take the same time{why}\n{caption}"
-    return Fitted(columns, rows, " " + difference_title(difference), caption)
+    return TerminalTable(columns, rows, " " + difference_title(difference), caption)
 
 
 def difference_title(difference: Difference) -> str:
-    """Return what differs, in one printable line."""
+    """Return the differences of the questions in one printable line."""
     texts = [f"{name} {a} → {b}" for name, (a, b) in difference.changed.items()]
     name = difference.before.prediction.provenance.source
     shared = [] if "model" in difference.changed else [name]
     return printable(" · ".join([*shared, *texts]) or name)
 
 
-def what_if_table(found: WhatIf) -> Fitted:
-    """Return what each change would make of the prediction."""
+def what_if_table(found: WhatIf) -> TerminalTable:
+    """Return the effect of each change."""
     columns = (
         Column("what if", folds=True),
         Column("time ms"),
@@ -188,17 +188,17 @@ def what_if_table(found: WhatIf) -> Fitted:
         )
     used = dict.fromkeys(row["label"] for row in found.rows() if row["reason"] is None)
     notes = [f" {label}: {LABELS[label]}" for label in used if label != "predicted"]
-    return Fitted(columns, rows, " " + base.title, "\n".join([" " + base.footer, *notes]))
+    return TerminalTable(columns, rows, " " + base.title, "\n".join([" " + base.footer, *notes]))
 
 
-def time_text(time_ms: float, whole_ms: float) -> str:
-    """Return a time; what is next to nothing of the whole is 0."""
+def format_time(time_ms: float, whole_ms: float) -> str:
+    """Format a time; one that is negligible against the whole is 0."""
     return show(time_ms) if abs(time_ms) >= SHORTEST_SHARE * whole_ms else "0"
 
 
-def signed(time_ms: float, whole_ms: float) -> str:
-    """Return a change with its sign."""
-    text = time_text(abs(time_ms), whole_ms)
+def format_change(time_ms: float, whole_ms: float) -> str:
+    """Format a change with its sign."""
+    text = format_time(abs(time_ms), whole_ms)
     return text if text == "0" else ("+" if time_ms > 0 else "−") + text
 
 
@@ -207,7 +207,7 @@ def _operator(row: OperatorRow, explanation: Explanation) -> tuple[str, ...]:
     return (
         cost.title,
         cost.path,
-        time_text(cost.time_ms, explanation.latency_ms),
+        format_time(cost.time_ms, explanation.latency_ms),
         f"{cost.share:.1%}",
         cost.bound,
         _energy(cost.energy_j, explanation.prediction.energy_j),
@@ -253,13 +253,13 @@ def _energy(energy_j: float | None, whole_j: float | None) -> str:
 
 
 def _change(before_ms: float, after_ms: float, whole_ms: float) -> str:
-    """Return a change with its sign; 0 where nobody sees a difference between the two."""
-    same = time_text(before_ms, whole_ms) == time_text(after_ms, whole_ms)
-    return "0" if same else signed(after_ms - before_ms, whole_ms)
+    """Format a change with its sign; 0 if both times print alike."""
+    same = format_time(before_ms, whole_ms) == format_time(after_ms, whole_ms)
+    return "0" if same else format_change(after_ms - before_ms, whole_ms)
 
 
 def _share(change_ms: float, before_ms: float) -> str:
-    """Return a change as a share of the time before; "" where that rounds to nothing."""
+    """Format a change relative to the time before; "" if it rounds to 0."""
     share = change_ms / before_ms if before_ms else 0.0
     return _percent(share, "+") if abs(share) >= SHORTEST_PERCENT else ""
 
@@ -269,6 +269,6 @@ def _ratio(value: float | None) -> str:
 
 
 def _percent(share: float, sign: str = "") -> str:
-    """Return a share; what rounds to nothing has no sign."""
+    """Format a share; one that rounds to 0 has no sign."""
     text = f"{share:{sign}.1%}" if abs(share) >= SHORTEST_PERCENT else "0.0%"
     return text.replace("-", "−")

@@ -7,7 +7,7 @@ from html import escape
 from math import log10
 from typing import Any
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.explanation import Difference, Explanation, WhatIf
 from dippm.decide.explanation.explanation import ATTRIBUTION, is_part
@@ -24,8 +24,14 @@ from dippm.show.report.explanation import (
     module_table,
 )
 from dippm.show.report.html import answer_markup
-from dippm.show.report.plotted import drawn, log_ticks, require_libraries, script, sized
-from dippm.show.report.shell import listed, page, table_markup
+from dippm.show.report.plotted import (
+    apply_style,
+    figure_markup,
+    log_ticks,
+    require_libraries,
+    script,
+)
+from dippm.show.report.shell import note_list, page, table_markup
 
 COLOURS = {"compute": "#3b6fb6", "memory": "#e0a458", "launch": "#8d99ae", "host": "#d1495b"}
 WHOLE, LESS, MORE = "#8d99ae", "#4c956c", "#d1495b"
@@ -54,12 +60,12 @@ def explanation_page(explanation: Explanation, **_: Any) -> str:
         + "<h2>Predicted time by module</h2><p>Width is time; colour is what limits it: "
         + ", ".join(f'<span style="color:{c}">■</span> {n}' for n, c in COLOURS.items())
         + ".</p>"
-        + drawn(plots["flame"], "flame")
+        + figure_markup(plots["flame"], "flame")
         + "<h2>Roofline</h2><p>Each point is an operator: operations per byte, and operations over "
         "its predicted time. Lines are the device's peaks.</p>"
-        + drawn(plots["roofline"], "roofline")
+        + figure_markup(plots["roofline"], "roofline")
         + f'<h2>Memory</h2><div class="wide"><table>{memory}</table></div>'
-        + listed(notes)
+        + note_list(notes)
         + f"<h2>By module</h2>{table_markup(modules, typed=True)}"
         + f"<h2>By operator</h2>{table_markup(operators)}"
     )
@@ -71,8 +77,8 @@ def difference_page(difference: Difference, *, depth: int | None = None, **_: An
     """Return the page of a difference: a waterfall and its table.
 
     Args:
-        difference: of two explanations.
-        depth: names of a module's path that are kept; None keeps all.
+        difference: difference of two explanations.
+        depth: leading names of a module's path that are kept; None keeps all.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
@@ -80,16 +86,16 @@ def difference_page(difference: Difference, *, depth: int | None = None, **_: An
     require_libraries()
     table = difference_table(difference, depth, ROWS)
     body = (
-        drawn(waterfall_figure(difference, depth), "waterfall")
+        figure_markup(waterfall_figure(difference, depth), "waterfall")
         + table_markup(table, typed=True)
-        + listed(table.caption.split("\n"))
+        + note_list(table.caption.split("\n"))
     )
     title = f"{difference_title(difference)} · difference"
     return page(title, body, difference.to_dict(depth), script=script())
 
 
 def what_if_bars(found: WhatIf) -> str:
-    """Return the time of a batch after each change, beside the time as asked."""
+    """Return bars of the time of a batch for the baseline and after each change."""
     base = found.baseline.latency_ms
     made = [Bar("as asked", base, _said(base), limit=base)]
     made += [
@@ -105,7 +111,7 @@ def _said(time_ms: float | None) -> str:
 
 
 def flame_figure(explanation: Explanation) -> Any:
-    """Return the modules as an icicle chart whose widths are predicted times."""
+    """Return an icicle chart of the modules, with predicted times as widths."""
     import plotly.graph_objects as go
 
     rows = list(_boxes(explanation))
@@ -127,11 +133,11 @@ def flame_figure(explanation: Explanation) -> Any:
         )
     )
     depth = max(identity.count("\n") for identity in ids) + 1
-    return sized(figure, 60 + 34 * min(depth, 20))
+    return apply_style(figure, 60 + 34 * min(depth, 20))
 
 
 def roofline_figure(explanation: Explanation) -> Any:
-    """Return operations per second over operations per byte, with the roofs of the device."""
+    """Return the roofline plot: operations per second over operations per byte."""
     import plotly.graph_objects as go
 
     found = Roofline.of(explanation)
@@ -160,7 +166,7 @@ def roofline_figure(explanation: Explanation) -> Any:
     figure.update_yaxes(title="TFLOP/s, predicted")
     for axis, values in (("x", [p.intensity for p in found.points]), ("y", _heights(found))):
         figure.update_layout({f"{axis}axis": log_ticks(values)})
-    return sized(figure, 520)
+    return apply_style(figure, 520)
 
 
 def _heights(found: Roofline) -> list[float]:
@@ -168,7 +174,7 @@ def _heights(found: Roofline) -> list[float]:
 
 
 def waterfall_figure(difference: Difference, depth: int | None = None) -> Any:
-    """Return how one latency becomes the other; the bars between them sum to the difference."""
+    """Return a waterfall chart from one latency to the other."""
     import plotly.graph_objects as go
 
     rows = difference.changes(depth, ROWS)
@@ -191,7 +197,7 @@ def waterfall_figure(difference: Difference, depth: int | None = None) -> Any:
     labels = {"tickvals": list(range(len(names))), "ticktext": [_short(n) for n in names]}
     figure.update_xaxes(**labels, tickangle=-90)
     figure.update_yaxes(title="predicted latency, ms")
-    return sized(figure, 520).update_layout(margin={"b": 140})
+    return apply_style(figure, 520).update_layout(margin={"b": 140})
 
 
 def _boxes(explanation: Explanation) -> Iterator[tuple[str, str, str, float, str, str]]:
@@ -222,7 +228,7 @@ def _module_boxes(
     yield identity, parent, escape(name), own, colour, "<br>".join(lines)
     for position, child in enumerate(module.children):
         if is_part(child):
-            continue  # told by its parts
+            continue  # its parts stand for it
         yield from _module_boxes(explanation, child, identity, f"{identity}\n{position}")
 
 

@@ -7,23 +7,23 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import json_text, printable
 from dippm.decide.exploration.axes import Axis, Choices
-from dippm.show.report.plotted import drawn, render, require_libraries, sized
-from dippm.show.report.shell import listed
+from dippm.show.report.plotted import apply_style, figure_markup, render, require_libraries
+from dippm.show.report.shell import note_list
 
 if TYPE_CHECKING:
-    from dippm.decide.exploration import Exploration, Objective, Tried
+    from dippm.decide.exploration import EvaluatedDesign, Exploration, Objective
 
 TEMPLATE = "exploration.html.jinja"
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#c3c9d3"
 DRAWN, LISTED = 20_000, 2_000
-"""At most so many designs beside the front are drawn, and listed: a page has to open."""
+"""Largest numbers of designs outside the front that are drawn and listed, to bound the page."""
 
 
 def exploration_page(found: Exploration, **_: Any) -> str:
-    """Return the page as text; it needs no network and no other file.
+    """Return the page as text; it needs neither a network nor other files.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
@@ -31,7 +31,7 @@ def exploration_page(found: Exploration, **_: Any) -> str:
     require_libraries()
     from markupsafe import Markup
 
-    plot = drawn(pareto_figure(found), "front")
+    plot = figure_markup(pareto_figure(found), "front")
     template = (
         files("dippm.show.report").joinpath("templates", TEMPLATE).read_text(encoding="utf-8")
     )
@@ -44,20 +44,20 @@ def exploration_page(found: Exploration, **_: Any) -> str:
         plot=Markup(plot),
         asked=asked,
         axes={name: _axis(axis) for name, axis in found.question.space.axes.items()},
-        notes=Markup(listed(f"! {note}" for note in found.notes())),
+        notes=Markup(note_list(f"! {note}" for note in found.notes())),
         columns=columns,
-        front=[_listed(tried, columns) for tried in found.front],
+        front=[_table_row(tried, columns) for tried in found.front],
         reasons={printable(reason): n for reason, n in found.reasons().items()},
-        designs=[_listed(tried, columns) for tried in found.tried[:LISTED]],
+        designs=[_table_row(tried, columns) for tried in found.tried[:LISTED]],
         unlisted=max(0, len(found.tried) - LISTED),
         document=json_text(document),
     )
 
 
 def pareto_figure(found: Exploration) -> Any:
-    """Return the front among all that was predicted: the first two objectives, a third as colour.
+    """Return a plot of predicted designs and their front: two objectives, a third as colour.
 
-    Of one objective: its value in the order in which designs were tried.
+    With one objective, its value is plotted over the order of the designs.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
@@ -89,12 +89,12 @@ def pareto_figure(found: Exploration) -> Any:
     _limits(figure, found, goals)
     figure.update_xaxes(title=goals[0].label if len(goals) > 1 else "design")
     figure.update_yaxes(title=goals[1].label if len(goals) > 1 else goals[0].label)
-    return sized(figure, 520)
+    return apply_style(figure, 520)
 
 
 def _scatter(
     figure: Any,
-    designs: Sequence[Tried],
+    designs: Sequence[EvaluatedDesign],
     goals: Sequence[Objective],
     name: str,
     marker: dict[str, Any],
@@ -111,18 +111,18 @@ def _scatter(
     )
 
 
-def _point(tried: Tried, goals: Sequence[Objective]) -> tuple[float, float]:
+def _point(tried: EvaluatedDesign, goals: Sequence[Objective]) -> tuple[float, float]:
     first = tried.values[goals[0].name]
     return (first, tried.values[goals[1].name]) if len(goals) > 1 else (tried.number, first)
 
 
-def _is_drawn(tried: Tried, goals: Sequence[Objective]) -> bool:
-    """Return whether a design has what the plot shows; one that was pruned may not."""
+def _is_drawn(tried: EvaluatedDesign, goals: Sequence[Objective]) -> bool:
+    """Return whether a design has the plotted values; a pruned one may not."""
     return all(goal.name in tried.values for goal in goals[:2])
 
 
 def _limits(figure: Any, found: Exploration, goals: Sequence[Objective]) -> None:
-    """Draw the limits that the user gave for what the axes show."""
+    """Draw the user's limits of the plotted quantities."""
     axes = ["x", "y"] if len(goals) > 1 else ["y"]
     for axis, goal in zip(axes, goals[:2], strict=False):
         for constraint in found.question.constraints:
@@ -134,7 +134,7 @@ def _limits(figure: Any, found: Exploration, goals: Sequence[Objective]) -> None
                     (figure.add_vline if axis == "x" else figure.add_hline)(**line)
 
 
-def _hover(tried: Tried) -> str:
+def _hover(tried: EvaluatedDesign) -> str:
     lines = [f"{tried.number}: {tried.design}"]
     lines += [f"{name} {show(value)}" for name, value in tried.values.items()]
     lines += [tried.outcome.reason] * bool(tried.outcome.reason)
@@ -145,7 +145,7 @@ def _axis(axis: Axis) -> str:
     return ", ".join(map(str, axis.labels)) if isinstance(axis, Choices) else str(axis)
 
 
-def _listed(tried: Tried, columns: Sequence[str]) -> dict[str, Any]:
+def _table_row(tried: EvaluatedDesign, columns: Sequence[str]) -> dict[str, Any]:
     row = tried.row()
     cells = [row.get(column) for column in columns]
     return {

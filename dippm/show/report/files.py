@@ -1,4 +1,4 @@
-"""Writing what a command was asked to write."""
+"""Writes the output files of commands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def write_text(path: str | PathLike[str], text: str) -> None:
     Raises:
         DippmError: if the file cannot be written.
     """
-    file = Path(files.expanded(path))
+    file = Path(files.expand_home(path))
     try:
         file.write_text(text, encoding="utf-8", errors="surrogateescape")
-    except (OSError, ValueError) as error:  # a value: a path with a zero byte
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         reason = getattr(error, "strerror", None) or str(error)
         raise DippmError(f"cannot write {file}: {reason}", "Choose another place.") from error

@@ -1,4 +1,4 @@
-"""What works on this machine, found without importing a framework."""
+"""Health check of this machine, without importing a framework."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TORCH = {
     "torch": ("torch", "models of PyTorch and checkpoints of kind pmgns need it"),
     "torch-geometric": ("pmgns", "checkpoints of kind pmgns need it"),
 }
-"""Extra of each package that came with DIPPM once, and what it is for."""
+"""Extra of each package that used to be a dependency, and its purpose."""
 OPTIONAL = {
     "tensorflow": (("tensorflow-cpu", "tensorflow"), ("keras",), ("h5py",)),
     "paddle": (("paddlepaddle",), ("paddle2onnx",)),
@@ -48,13 +48,13 @@ BESIDE_CPU_TORCH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
+class HealthFinding:
+    """Result of one check.
 
     Attributes:
-        what: its name.
-        state: "absent" is allowed, "broken" is not.
-        detail: version or place, else the reason and the next step.
+        what: name of the checked item.
+        state: "ok", "absent" (which is allowed) or "broken".
+        detail: version or path; otherwise the reason and the next step.
     """
 
     what: str
@@ -62,58 +62,60 @@ class Finding:
     detail: str
 
 
-def examine() -> tuple[Finding, ...]:
-    """Look at versions, packages, checkpoints, GPU, memory, sandbox, cache, sources of counters."""
+def examine() -> tuple[HealthFinding, ...]:
+    """Check versions, packages, checkpoints, GPU, memory, sandbox, cache and counter sources."""
     versions = (
-        Finding("dippm", "ok", __version__),
-        Finding("python", "ok", platform.python_version()),
+        HealthFinding("dippm", "ok", __version__),
+        HealthFinding("python", "ok", platform.python_version()),
     )
     ours = (*versions, *_packages(), *_plugins(), *_checkpoints())
     gpu = _gpu()
     return (*ours, gpu, _context(gpu), _memory(), _sandbox(), _cache(), *sources())
 
 
-def sources() -> Iterator[Finding]:
-    """Say what can be measured here: a finding per source, and one per reason of absence."""
+def sources() -> Iterator[HealthFinding]:
+    """Check the counter sources: a finding per source, and one per reason of absence."""
     by_source: dict[str, dict[str, list[str]]] = {}
     for row in survey():
         by_reason = by_source.setdefault(row.source, {})
         by_reason.setdefault(row.reason, []).append(row.quantity.name)
     for source, by_reason in by_source.items():
-        for reason in sorted(by_reason):  # what works has none, so it comes first
+        for reason in sorted(by_reason):  # working sources have none, so they come first
             names = ", ".join(by_reason[reason])
             whole = "" in by_reason or len(by_reason) > 1
             what = f"source {source}" if not (reason and whole) else f"source {source}: {names}"
             detail = f"absent: {reason}" if reason else names
-            yield Finding(what, "absent" if reason else "ok", detail)
+            yield HealthFinding(what, "absent" if reason else "ok", detail)
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[HealthFinding]:
     for name in REQUIRED:
         found = _version(name)
-        yield Finding(name, "ok" if found else "broken", found or f"pip install {name}")
+        yield HealthFinding(name, "ok" if found else "broken", found or f"pip install {name}")
     for name, (extra, needed_by) in TORCH.items():
         found = _version(name)
         detail = found or f"absent: {needed_by}, {registry.install_hint(extra)}"
         if name == "torch" and (untested := registry.untested_torch()):
             detail += f"; {untested}"
-        yield Finding(name, "ok" if found else "absent", detail)
+        yield HealthFinding(name, "ok" if found else "absent", detail)
     for extra, packages in OPTIONAL.items():
         for names in packages:
             found = next(filter(None, map(_version, names)), "")
             detail = found or f"absent: not installed, {registry.install_hint(extra)}"
             if found and names[0] == "torchvision" and (library := missing_libraries()):
                 detail += f"; {BESIDE_CPU_TORCH.format(library=library)}"
-            yield Finding(names[0], "ok" if found else "absent", detail)
+            yield HealthFinding(names[0], "ok" if found else "absent", detail)
 
 
-def _plugins() -> Iterator[Finding]:
+def _plugins() -> Iterator[HealthFinding]:
     for entry in registry.entries():
         if entry.is_plugin:
             fault = plugins.fault(entry.module)
             hint = f"{fault}; files that others read are not harmed. Reinstall or remove it."
             state: State = "broken" if fault else "ok"
-            yield Finding(f"plug-in {entry.framework}", state, hint if fault else entry.module)
+            yield HealthFinding(
+                f"plug-in {entry.framework}", state, hint if fault else entry.module
+            )
 
 
 def _version(distribution: str) -> str:
@@ -123,43 +125,47 @@ def _version(distribution: str) -> str:
         return ""
 
 
-def _checkpoints() -> Iterator[Finding]:
+def _checkpoints() -> Iterator[HealthFinding]:
     try:
         find(store.DEFAULT)
     except DippmError as error:
-        yield Finding(f"default checkpoint {store.DEFAULT}", "broken", error.message)
+        yield HealthFinding(f"default checkpoint {store.DEFAULT}", "broken", error.message)
     for folder, reason in store.damaged():
-        yield Finding(f"checkpoint in {folder}", "broken", reason.message)
+        yield HealthFinding(f"checkpoint in {folder}", "broken", reason.message)
     for info in available():
         what = f"checkpoint {info.name} {info.version}"
         try:
             verify(info)
         except DippmError as error:
-            yield Finding(what, "broken", error.message)
+            yield HealthFinding(what, "broken", error.message)
         else:
-            yield Finding(what, "ok", str(info.path))
+            yield HealthFinding(what, "ok", str(info.path))
 
 
-def _gpu() -> Finding:
+def _gpu() -> HealthFinding:
     command = shutil.which("nvidia-smi")
     if command is None:
-        return Finding("GPU", "absent", "absent: no nvidia-smi; predicting needs no GPU")
+        return HealthFinding("GPU", "absent", "absent: no nvidia-smi; predicting needs no GPU")
     query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("GPU", "absent", f"absent: nvidia-smi failed ({error})")
-    return Finding("GPU", "ok", "; ".join(answer.stdout.strip().splitlines()))
+        return HealthFinding("GPU", "absent", f"absent: nvidia-smi failed ({error})")
+    return HealthFinding("GPU", "ok", "; ".join(answer.stdout.strip().splitlines()))
 
 
-def _context(gpu: Finding) -> Finding:
-    """Measure what a process takes on the GPU beside its tensors, which predictions assume else."""
+def _context(gpu: HealthFinding) -> HealthFinding:
+    """Measure the context of a process on the GPU, which predictions otherwise assume."""
     if gpu.state != "ok":
-        return Finding("context", "absent", f"absent: no GPU to measure it on; {CONTEXT_ELSE}")
+        return HealthFinding(
+            "context", "absent", f"absent: no GPU to measure it on; {CONTEXT_ELSE}"
+        )
     found = probe()
     if isinstance(found, Absent):
-        return Finding("context", "absent", f"absent: {printable(found.reason)}; {CONTEXT_ELSE}")
-    return Finding(
+        return HealthFinding(
+            "context", "absent", f"absent: {printable(found.reason)}; {CONTEXT_ELSE}"
+        )
+    return HealthFinding(
         "context",
         "ok",
         f"{found['context_mb']:,.0f} MB on {printable(found['device'])}, torch {found['torch']}, "
@@ -168,21 +174,21 @@ def _context(gpu: Finding) -> Finding:
     )
 
 
-def _memory() -> Finding:
+def _memory() -> HealthFinding:
     total_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     detail = f"{total_mb:,} MB; one conversion may use {DEFAULT_MEMORY_LIMIT_MB:,} MB"
-    return Finding("memory", "ok" if total_mb > DEFAULT_MEMORY_LIMIT_MB else "absent", detail)
+    return HealthFinding("memory", "ok" if total_mb > DEFAULT_MEMORY_LIMIT_MB else "absent", detail)
 
 
-def _sandbox() -> Finding:
-    """Ask a worker, which tries what it may not, for what of its sandbox stands."""
+def _sandbox() -> HealthFinding:
+    """Report the sandbox layers that work, by a worker that tries what it may not do."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SandboxWarning)  # this is the place that says it at length
+        warnings.simplefilter("ignore", SandboxWarning)  # this check reports it in full
         worker = Worker(process.__name__)
         try:
             found = worker.wait_for_sandbox()
         except DippmError as error:
-            return Finding("sandbox", "broken", error.message)
+            return HealthFinding("sandbox", "broken", error.message)
         finally:
             worker.stop()
     words = f"refused to conversions: {', '.join(found.refused) or 'nothing'}"
@@ -192,15 +198,15 @@ def _sandbox() -> Finding:
         words += f"; absent: {', '.join(found.open_ways)}"
     if found.missing:
         words += f"; {'; '.join(f'{name}: {reason}' for name, reason in found.missing.items())}"
-    return Finding("sandbox", "absent" if found.open_ways else "ok", words)
+    return HealthFinding("sandbox", "absent" if found.open_ways else "ok", words)
 
 
-def _cache() -> Finding:
+def _cache() -> HealthFinding:
     try:
         folder = cache.folder()
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:
-        return Finding("cache", "absent", f"it cannot be made ({error}); set DIPPM_CACHE_DIR")
+        return HealthFinding("cache", "absent", f"it cannot be made ({error}); set DIPPM_CACHE_DIR")
     if not os.access(folder, os.W_OK):
-        return Finding("cache", "absent", f"{folder} is not writable; set DIPPM_CACHE_DIR")
-    return Finding("cache", "ok", str(folder))
+        return HealthFinding("cache", "absent", f"{folder} is not writable; set DIPPM_CACHE_DIR")
+    return HealthFinding("cache", "ok", str(folder))

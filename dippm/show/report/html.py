@@ -1,16 +1,16 @@
-"""A prediction, or several, as one self-contained page."""
+"""One or several predictions as a self-contained page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.estimate.models.targets import MemoryParts
 from dippm.estimate.module_tree import MAX_DEPTH
 from dippm.show.report.bars import Bar, bars
 from dippm.show.report.comparison import comparison_table, remarks, where_they_differ
-from dippm.show.report.shell import listed, note_markup, page, table_markup, with_code
+from dippm.show.report.shell import note_list, note_markup, page, table_markup, with_code
 
 if TYPE_CHECKING:
     from dippm.estimate.comparison import Comparison
@@ -33,8 +33,8 @@ def render_report(prediction: Prediction, *, epoch: Epoch | None = None, **_: An
     """Return the page of a prediction as text.
 
     Args:
-        prediction: with or without a table of operators.
-        epoch: what going over a data set costs; None says nothing of it.
+        prediction: prediction with or without operators.
+        epoch: cost of an epoch; None leaves it out.
     """
     from dippm.show.report.console import operator_table, tree_table
 
@@ -60,20 +60,20 @@ def render_comparison(comparison: Comparison) -> str:
         body = f"<p>{note_markup(table.title.strip())}</p>" if table.title.strip() else ""
         body += latency_bars(comparison) + capacity_bars(comparison) + table_markup(table)
         body += f"<small>{note_markup(table.caption.strip())}</small>"
-    return page(title, body + listed(remarks(comparison)), comparison.rows())
+    return page(title, body + note_list(remarks(comparison)), comparison.rows())
 
 
 def answer_markup(prediction: Prediction) -> str:
-    """Return the values of a prediction, without the title, which the page has."""
+    """Return the values of a prediction as markup, without a title."""
     return f'<div class="wide">{with_code(prediction.answer_html(titled=False))}</div>'
 
 
 def memory_bars(prediction: Prediction, room_mb: float | None = None) -> str:
-    """Return what the memory consists of, held against what the GPU or slice has.
+    """Return the parts of the memory as bars, with the capacity as the limit.
 
     Args:
-        prediction: of the memory.
-        room_mb: memory that may be taken, in MB; None is all of it.
+        prediction: prediction with the memory.
+        room_mb: available memory in MB; None is all of it.
     """
     if prediction.memory_mb is None:
         return ""
@@ -94,13 +94,13 @@ def memory_bars(prediction: Prediction, room_mb: float | None = None) -> str:
 
 
 def memory_parts(parts: MemoryParts) -> tuple[tuple[str, float], ...]:
-    """Return the parts of a memory that are not empty, by the names that people know."""
+    """Return the non-empty parts of a memory, by their usual names."""
     found = ((name, float(getattr(parts, key))) for key, name in MEMORY_PARTS.items())
     return tuple((name, value) for name, value in found if value > 0)
 
 
 def time_bars(prediction: Prediction) -> str:
-    """Return where the latency is spent: kinds of operators, the costliest first."""
+    """Return the latency by kind of operator as bars, the costliest first."""
     spent: dict[str, tuple[float, int]] = {}
     for cost in prediction.operators:
         time_ms, count = spent.get(cost.title, (0.0, 0))
@@ -122,14 +122,14 @@ def latency_bars(comparison: Comparison) -> str:
     """Return the latency of each prediction with its interval."""
     rows = [
         Bar(name, p.latency_ms, f"{show(p.latency_ms)} ms", p.intervals.get("latency_ms"))
-        for name, p in _named(comparison)
+        for name, p in _labelled(comparison)
         if p.latency_ms is not None
     ]
     return bars("predicted latency, ms", rows)
 
 
 def capacity_bars(comparison: Comparison) -> str:
-    """Return the memory of each prediction, held against what its GPU or slice has."""
+    """Return the memory of each prediction as bars, with the capacity as the limit."""
     rows = [
         Bar(
             name,
@@ -138,14 +138,14 @@ def capacity_bars(comparison: Comparison) -> str:
             p.intervals.get("memory_mb"),
             float((p.conditions.mig or p.conditions.device).memory_mb),
         )
-        for name, p in _named(comparison)
+        for name, p in _labelled(comparison)
         if p.memory_mb is not None
     ]
     return bars("predicted memory, MB", rows, limit="what the GPU or slice has")
 
 
-def _named(comparison: Comparison) -> Iterator[tuple[str, Prediction]]:
-    """Yield each prediction with what tells it from the others."""
+def _labelled(comparison: Comparison) -> Iterator[tuple[str, Prediction]]:
+    """Yield each prediction with a label of the columns in which it differs from the others."""
     columns = where_they_differ(comparison)
     rows = (row for row in comparison.rows() if row["error"] is None)
     for row, prediction in zip(rows, comparison.predictions, strict=True):

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.decide.language.answer import HEADER, UNVERIFIED, LanguagePrediction
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.parts import Part, warned
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.parts import AnswerPart, warning_lines
+from dippm.show.report.tables import Column, TerminalTable
 
 RANKS = {"90 % interval": 2, "J/token": 1}
 
 
-def language_parts(found: LanguagePrediction) -> Iterator[Part]:
-    """Yield a request, a decode step by context, and warnings."""
+def language_parts(found: LanguagePrediction) -> Iterator[AnswerPart]:
+    """Yield the tables of a request and of decode steps by context, and warnings."""
     yield figures_table(found)
     yield steps_table(found)
-    yield from warned(found.warnings)
+    yield from warning_lines(found.warnings)
     yield f" verify        no command: {UNVERIFIED}"
 
 
-def figures_table(found: LanguagePrediction) -> Fitted:
-    """Return what a request costs in all."""
+def figures_table(found: LanguagePrediction) -> TerminalTable:
+    """Return the total cost of a request."""
     columns = (Column(""), Column("predicted"), Column("", folds=True, rank=1))
-    return Fitted(columns, list(found.figures()), " " + found.title)
+    return TerminalTable(columns, list(found.figures()), " " + found.title)
 
 
-def steps_table(found: LanguagePrediction) -> Fitted:
-    """Return a decode step by context."""
+def steps_table(found: LanguagePrediction) -> TerminalTable:
+    """Return the cost of a decode step by context."""
     columns = [Column(name, rank=RANKS.get(name, 0)) for name in HEADER]
     caption = " " + found.footer
     if not all(step.fits for step in found.steps):
         caption = f" ! may not fit {found.setting.conditions.device.name}\n{caption}"
-    return Fitted(columns, found.table(), " one token for each sequence", caption)
+    return TerminalTable(columns, found.table(), " one token for each sequence", caption)
 
 
 def pictures(found: LanguagePrediction) -> str:
-    """Return what the memory of a GPU consists of, and time and memory by context, as bars."""
+    """Return the parts of the memory, and time and memory by context, as bars."""
     m, capacity_mb = found.memory, float(found.setting.conditions.device.memory_mb)
     parts = (
         ("weights", m.weights_mb),

@@ -1,4 +1,4 @@
-"""`Listing`: what is known here, entry by entry: devices, hosts, checkpoints, operators."""
+"""`Listing`: a list of known entries: devices, hosts, checkpoints, operators."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dippm.base.answer import Answer
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.parts import Part
+from dippm.show.report.parts import AnswerPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +17,18 @@ class Listing(Answer):
     """Entries of one kind.
 
     Attributes:
-        title: of its page.
+        title: title of the page.
         entries: one flat mapping per row.
-        document: as JSON-ready data.
-        parts: what a terminal shows.
-        drawn: column that its page draws, summed up by what stands in the first; "" for none.
-        label: what is drawn, with its unit.
+        document: JSON-ready data.
+        parts: terminal output.
+        drawn: column that the page plots, summed by the first column; "" for none.
+        label: label of the plotted quantity, with its unit.
     """
 
     title: str
     entries: Sequence[Mapping[str, Any]]
     document: Mapping[str, Any]
-    parts: Sequence[Part] = field(repr=False)
+    parts: Sequence[AnswerPart] = field(repr=False)
     drawn: str = ""
     label: str = ""
 
@@ -41,13 +41,13 @@ class Listing(Answer):
         return dict(self.document)
 
 
-def listing_parts(listing: Listing) -> Iterator[Part]:
-    """Yield what a terminal shows."""
+def listing_parts(listing: Listing) -> Iterator[AnswerPart]:
+    """Yield the terminal output."""
     yield from listing.parts
 
 
 def listing_bars(listing: Listing) -> str:
-    """Return the drawn column, by what stands in the first one."""
+    """Return the plotted column as bars, summed by the first column."""
     sums: dict[str, float] = {}
     for entry in listing.entries:
         name, value = str(next(iter(entry.values()))), entry.get(listing.drawn)

@@ -1,10 +1,10 @@
-"""Operators predicted beside measured, as a table for the terminal."""
+"""Predicted and measured operators as a table for the terminal."""
 
 from __future__ import annotations
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.measure.operator_verification import OperatorVerification
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.tables import Column, TerminalTable
 
 COLUMNS = (
     Column("operator", folds=True),
@@ -16,8 +16,8 @@ COLUMNS = (
 )
 
 
-def operator_check_table(operators: OperatorVerification, count: int) -> Fitted:
-    """Return the slowest operators, predicted beside measured."""
+def operator_check_table(operators: OperatorVerification, count: int) -> TerminalTable:
+    """Return the slowest operators with predicted and measured times."""
     rows = [
         (
             check.op or "(no operator)",
@@ -29,4 +29,4 @@ def operator_check_table(operators: OperatorVerification, count: int) -> Fitted:
         )
         for check in operators.checks[:count]
     ]
-    return Fitted(COLUMNS, rows)
+    return TerminalTable(COLUMNS, rows)

@@ -1,4 +1,4 @@
-"""The self-test of our own overhead, as a table."""
+"""The self-test of DIPPM's own overhead as a table."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OTHERS = (
     ("radT, top and free", "5.7 CPU-s a run", "–", "–", "≈ 330", "16.5 s"),
     ("perun", "5.1 CPU-s a run", "–", "–", "≈ 88", "6.9 s"),
 )
-"""What others took in November 2026 beside a sleep of 10 s, in % of a core at 1, 10 and 100 Hz, MiB
-and until they began; measured by running them on two shared cores without a GPU."""
+"""Overhead of other tools in November 2026 next to a sleep of 10 s: % of a core at 1, 10 and 100
+Hz, MiB, and start-up time; measured on two shared cores without a GPU."""
 STYLES = {"ok": "green", "undecided": "yellow", "above": "bold red"}
 
 
 def overhead_table(report: Report) -> Table:
-    """Return what was measured beside what is allowed."""
+    """Return measured values with their limits."""
     table = _figures_table(report.figures)
     table.title = "what sampling costs · " + ", ".join(report.plan.sources)
     table.caption = _caption(report)
@@ -34,7 +34,7 @@ def overhead_table(report: Report) -> Table:
 
 
 def run_cost_table(cost: RunCost) -> Table:
-    """Return what tracking a command costs, beside what is allowed."""
+    """Return the cost of tracking a command with its limits."""
     table = _figures_table(cost.figures)
     table.title = f"what tracking a command of {cost.seconds:g} s costs"
     table.caption = f"load {cost.load:.1f} before; radT 0.2.30: 16.5 s and 330 MB beside 15 s"
@@ -61,7 +61,7 @@ def _figures_table(figures: Iterable[Figure]) -> Table:
 
 
 def others_table(report: Report) -> Table:
-    """Return our own figures above those of other tools, as they were measured elsewhere."""
+    """Return DIPPM's values above those of other tools, which were measured elsewhere."""
     table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left", caption_justify="left")
     table.title = "beside other tools"
     for column in ("", "1 Hz, % of a core", "10 Hz", "100 Hz", "RSS, MiB", "start"):

@@ -1,28 +1,28 @@
-"""Models on the slices of a GPU in the terminal: which slice each gets, and why some get none."""
+"""A packing of models on the slices of a GPU, in the terminal and as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
-from dippm.decide.choice import Packed, Packing
+from dippm.decide.choice import PackedModel, Packing
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.parts import Aside, Part
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.parts import AnswerPart, StderrLine
+from dippm.show.report.tables import Column, TerminalTable
 
 MOST_WARNINGS = 10
 
 
-def packing_parts(packing: Packing) -> Iterator[Part]:
-    """Yield the models, what is left of the GPU, and warnings."""
+def packing_parts(packing: Packing) -> Iterator[AnswerPart]:
+    """Yield the models, the free part of the GPU, and warnings."""
     yield packing_table(packing)
     for remark in remarks(packing):
-        yield Aside(remark) if remark.startswith(" !") else remark
+        yield StderrLine(remark) if remark.startswith(" !") else remark
 
 
 def packing_bars(packing: Packing) -> str:
-    """Return who gets which memory slices, and what each model needs of its slice."""
+    """Return the memory slices by model, and the memory that each needs of its slice, as bars."""
     placed = sorted(
         ((m, m.placement, m.contender) for m in packing.placed if m.placement and m.contender),
         key=lambda found: found[1].start,
@@ -47,8 +47,8 @@ def packing_bars(packing: Packing) -> str:
     )
 
 
-def packing_table(packing: Packing) -> Fitted:
-    """Return a row per model, in the order they were given."""
+def packing_table(packing: Packing) -> TerminalTable:
+    """Return a row per model, in the order given."""
     left = bool(packing.left_out)
     columns = [
         Column("model", folds=True),
@@ -62,11 +62,11 @@ def packing_table(packing: Packing) -> Fitted:
         *[Column("why not", folds=True)] * left,
     ]
     rows = [_cells(model) + [printable(model.reason)] * left for model in packing.models]
-    return Fitted(columns, rows, " " + packing.title, " " + packing.footer)
+    return TerminalTable(columns, rows, " " + packing.title, " " + packing.footer)
 
 
 def remarks(packing: Packing) -> Iterator[str]:
-    """Yield what the packing leaves of the GPU, and the warnings of its predictions."""
+    """Yield the free part of the GPU, and the warnings of the predictions."""
     free, all_ = packing.free_memory_slices, packing.device.memory_slices
     if packing.placed:
         slices = "memory slice is" if free == 1 else "memory slices are"
@@ -77,7 +77,7 @@ def remarks(packing: Packing) -> Iterator[str]:
         yield f" ! and {len(packing.warnings) - MOST_WARNINGS} other warnings, see --json"
 
 
-def _cells(model: Packed) -> list[str]:
+def _cells(model: PackedModel) -> list[str]:
     c, at = model.contender, model.placement
     if c is None or at is None:
         return [printable(model.source), *["–"] * 5, "", "–"]

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dippm.base.answer import cell_text
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.parallel.estimate import ParallelEstimate
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.parts import Part, warned
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.parts import AnswerPart, warning_lines
+from dippm.show.report.tables import Column, TerminalTable
 
 
-def parallel_parts(found: ParallelEstimate) -> Iterator[Part]:
-    """Yield one GPU beside all of them, warnings, and what checks the one."""
+def parallel_parts(found: ParallelEstimate) -> Iterator[AnswerPart]:
+    """Yield one GPU and all GPUs, warnings, and the command that checks the one."""
     yield parallel_table(found)
-    yield from warned(found.warnings)
+    yield from warning_lines(found.warnings)
     yield found.prediction
 
 
-def parallel_table(found: ParallelEstimate) -> Fitted:
-    """Return one GPU beside all of them."""
+def parallel_table(found: ParallelEstimate) -> TerminalTable:
+    """Return one GPU and all GPUs side by side."""
     one = found.prediction
     assert one.latency_ms is not None
     batch = one.conditions.batch
@@ -45,13 +45,13 @@ def parallel_table(found: ParallelEstimate) -> Fitted:
             f"each over {found.plan.tensor} GPUs"
         )
     notes += [f"{name} not available: {printable(why)}" for name, why in found.absent.items()]
-    return Fitted(
+    return TerminalTable(
         columns, rows, " " + parallel_title(found), "\n".join(" " + note for note in notes)
     )
 
 
 def step_bars(found: ParallelEstimate) -> str:
-    """Return a step and the memory of one GPU beside those of all."""
+    """Return step time and memory of one GPU and of all GPUs as bars."""
     one = found.prediction
     assert one.latency_ms is not None
     interval = one.intervals.get("latency_ms")

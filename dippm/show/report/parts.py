@@ -1,32 +1,32 @@
-"""`Part`: what a terminal shows of answers: a table, a line, or the line that checks one."""
+"""`AnswerPart`: terminal output of answers: a table, a line, or the command that checks one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dippm.base.numbers import between, show
+from dippm.base.number_format import between, show
 from dippm.base.printable import printable
 from dippm.estimate.models.targets import Estimate
 from dippm.estimate.prediction import Prediction
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.tables import Column, TerminalTable
 
 ESTIMATES = (Column(""), Column("predicted"), Column("90 % interval"))
 
 
-class Aside(str):
-    """A line about an answer, not of it: it goes to stderr."""
+class StderrLine(str):
+    """A line about an answer rather than part of it: it goes to stderr."""
 
     __slots__ = ()
 
 
-Part = Fitted | str | Prediction
-"""Of a prediction the line of `dippm measure` that checks it is shown."""
+AnswerPart = TerminalTable | str | Prediction
+"""A prediction stands for the `dippm measure` command that checks it."""
 
 
-def warned(warnings: Iterable[str]) -> Iterator[Aside]:
+def warning_lines(warnings: Iterable[str]) -> Iterator[StderrLine]:
     """Yield warnings, each once."""
     for warning in dict.fromkeys(warnings):
-        yield Aside(f" ! {printable(warning)}")
+        yield StderrLine(f" ! {printable(warning)}")
 
 
 def estimate_row(label: str, found: Estimate) -> tuple[str, str, str]:

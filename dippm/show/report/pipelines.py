@@ -5,47 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.pipelines.answer import HEADER, PipelinePrediction
-from dippm.decide.pipelines.memory import Moment
+from dippm.decide.pipelines.memory import MemoryPhase
 from dippm.estimate.models.targets import Interval
 from dippm.show.report.bars import COLOURS, MOST_TICKS, Bar, bars, round_step
-from dippm.show.report.parts import Part, warned
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.parts import AnswerPart, warning_lines
+from dippm.show.report.tables import Column, TerminalTable
 
 RANKS = {"precision": 3, "share": 2, "J": 1}
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 280, 64, 34, 34
 PARTS = (("context", "context_mb"), ("weights", "weights_mb"), ("results", "results_mb"))
 WORKING = ("activations and workspace", "working_mb")
-Span = tuple[Moment, float, float]
+Span = tuple[MemoryPhase, float, float]
 LEAST_SHOWN = 0.004
-"""Share of the picture's width that a moment has at least, so that short stages are seen."""
+"""Smallest width of a phase relative to the picture, so that short stages stay visible."""
 
 
 def pipeline_parts(
     found: PipelinePrediction, *, tree: bool = False, depth: int = 2
-) -> Iterator[Part]:
-    """Yield the whole, its stages, their modules if `tree`, and warnings."""
+) -> Iterator[AnswerPart]:
+    """Yield the totals, the stages, their modules if `tree`, and warnings."""
     from dippm.show.report.console import tree_table
 
     yield figures_table(found)
     yield stages_table(found)
     if tree:
         yield tree_table(found.tree, depth)
-    yield from warned(found.warnings)
+    yield from warning_lines(found.warnings)
 
 
-def figures_table(found: PipelinePrediction) -> Fitted:
-    """Return what the pipeline costs in all."""
+def figures_table(found: PipelinePrediction) -> TerminalTable:
+    """Return the total cost of the pipeline."""
     columns = (Column(""), Column("predicted"), Column("90 % interval", folds=True, rank=1))
-    return Fitted(columns, list(found.figures()), " " + found.title)
+    return TerminalTable(columns, list(found.figures()), " " + found.title)
 
 
-def stages_table(found: PipelinePrediction) -> Fitted:
-    """Return what each stage costs."""
+def stages_table(found: PipelinePrediction) -> TerminalTable:
+    """Return the cost of each stage."""
     columns = [Column(name, folds=name == "stage", rank=RANKS.get(name, 0)) for name in HEADER]
-    return Fitted(columns, found.table(), caption=" " + found.footer)
+    return TerminalTable(columns, found.table(), caption=" " + found.footer)
 
 
 def pictures(found: PipelinePrediction) -> str:
@@ -69,7 +69,7 @@ def stage_bars(found: PipelinePrediction) -> str:
 
 
 def memory_picture(found: PipelinePrediction) -> str:
-    """Return the memory over time as a drawing; "" where it is absent."""
+    """Return the memory over time as SVG; "" if it is absent."""
     if not found.timeline or found.memory_mb is None:
         return ""
     bound, capacity = found.memory_bound_mb, found.capacity_mb
@@ -125,7 +125,7 @@ def memory_picture(found: PipelinePrediction) -> str:
 
 
 def _places(found: PipelinePrediction) -> Iterator[Span]:
-    """Yield each moment with where it begins and ends in the picture; short ones are widened."""
+    """Yield each phase with its start and end in the picture; short ones are widened."""
     whole = found.timeline[-1].end_ms or 1.0
     shares = [max((m.end_ms - m.start_ms) / whole, LEAST_SHOWN) for m in found.timeline]
     at, scale = float(LEFT), (WIDTH - LEFT) / sum(shares)
@@ -135,7 +135,7 @@ def _places(found: PipelinePrediction) -> Iterator[Span]:
 
 
 def _labels(spans: Sequence[Span]) -> Iterator[tuple[str, float, float]]:
-    """Yield each stage with the part of the picture in which it runs or is copied."""
+    """Yield each stage with the span of the picture in which it runs or is copied."""
     names = dict.fromkeys(moment.stage for moment, _, _ in spans)
     for name in names:
         own = [(start, end) for moment, start, end in spans if moment.stage == name]

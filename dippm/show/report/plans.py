@@ -1,4 +1,4 @@
-"""Plans in a table, and as JSON."""
+"""Plans as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.runs.plans.options import PlanOutcome
 from dippm.runs.plans.plan import Plan
@@ -20,11 +20,11 @@ from dippm.runs.plans.status import WORDS
 from dippm.runs.plans.workload import workloads
 
 SHORT = 8
-"""Characters of a uuid, as `dippm runs` shows it."""
+"""Characters of a uuid that `dippm runs` shows."""
 
 
 def plan_table(rows: Iterable[PlanRow]) -> Table:
-    """Return a line for each row, in the order of the workloads."""
+    """Return a line per row, in the order of the workloads."""
     table = Table(box=None)
     table.add_column("row", justify="right")
     for name in ("experiment", "workload", "run as", "file", "params", "listeners"):
@@ -48,7 +48,7 @@ def plan_table(rows: Iterable[PlanRow]) -> Table:
 
 
 def commands_table(plan: Plan, chosen: Chosen) -> Table:
-    """Return what would be run, a line for each row."""
+    """Return the commands of a dry run, a line per row."""
     table = Table(box=None)
     table.add_column("row", justify="right")
     table.add_column("run")
@@ -61,14 +61,14 @@ def commands_table(plan: Plan, chosen: Chosen) -> Table:
     return table
 
 
-def counted(rows: Iterable[PlanRow]) -> str:
-    """Return how many rows have which status: "2 finished, 1 failed"."""
+def status_counts(rows: Iterable[PlanRow]) -> str:
+    """Return the number of rows by status: "2 finished, 1 failed"."""
     counts = Counter(row.status.word for row in rows)
     return ", ".join(f"{counts[word]} {word.lower()}" for word in WORDS if counts[word])
 
 
 def outcome_line(outcome: PlanOutcome) -> str:
-    """Return what became of a plan, in a sentence."""
+    """Return the outcome of a plan in a sentence."""
     ran = f"{len(outcome.ran)} of {len(outcome.rows)} rows were run"
     said = ran if outcome.ran or outcome.signal else "nothing was left to run"
     failed = any(
@@ -76,7 +76,7 @@ def outcome_line(outcome: PlanOutcome) -> str:
         for row in outcome.rows
     )
     hint = "; --rerun-failed repeats those that failed" if failed else ""
-    return f"{said}: {counted(outcome.rows)} ({show(outcome.seconds)} s){hint}"
+    return f"{said}: {status_counts(outcome.rows)} ({show(outcome.seconds)} s){hint}"
 
 
 def row_document(row: PlanRow) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def outcome_document(plan: Plan, outcome: PlanOutcome) -> dict[str, Any]:
-    """Return what became of a plan as JSON."""
+    """Return the outcome of a plan as JSON."""
     return {
         **plan_document(plan._replace(rows=outcome.rows)),
         "ran": list(outcome.ran),

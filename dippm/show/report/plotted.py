@@ -1,4 +1,4 @@
-"""Plots on pages: plotly within the file, one look, axes that say their numbers in full."""
+"""Plots on pages: plotly embedded in the file, one style, axes with full numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import ceil, floor, isfinite, log10
 from typing import Any
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.errors import DippmError
 from dippm.show.report.shell import page
@@ -25,7 +25,7 @@ class ReportNotInstalledError(DippmError, ImportError):
 
 
 def require_libraries() -> None:
-    """Check that a page can be made, before any work is done for it.
+    """Check that a page can be made, before any other work.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
@@ -43,9 +43,9 @@ def render(template: str, *, title: str, **values: Any) -> str:
     """Return a page with plots.
 
     Args:
-        template: what stands below the heading, in Jinja's language; its values are escaped.
-        title: of the page.
-        values: of the template.
+        template: Jinja template of the content below the heading; values are escaped.
+        title: title of the page.
+        values: values of the template.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
@@ -59,7 +59,7 @@ def render(template: str, *, title: str, **values: Any) -> str:
 
 
 def script() -> str:
-    """Return plotly itself, for the head of a page whose body has `drawn` figures.
+    """Return plotly's script, for the head of a page with `figure_markup` figures.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
@@ -70,23 +70,23 @@ def script() -> str:
     return f"<script>{get_plotlyjs()}</script>"
 
 
-def drawn(figure: Any, name: str | None = None) -> str:
-    """Return a figure as markup that needs `script`; `name` is its identity on the page."""
+def figure_markup(figure: Any, name: str | None = None) -> str:
+    """Return a figure as markup that needs `script`; `name` is its id on the page."""
     html: str = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=OFFLINE)
     return html
 
 
-def safe(text: str) -> str:
-    """Return text that plotly shows as it is: it draws tags such as links."""
+def escape_tags(text: str) -> str:
+    """Escape text for plotly, which otherwise interprets tags such as links."""
     from html import escape
 
     return escape(printable(text), quote=False)
 
 
-def sized(figure: Any, height: int) -> Any:
-    """Give a plotly figure the looks of the house, and return it.
+def apply_style(figure: Any, height: int) -> Any:
+    """Apply DIPPM's style to a plotly figure, and return it.
 
-    Its legend stands below it, where neither plotly's buttons nor points are.
+    The legend is below the figure, away from plotly's buttons and the points.
     """
     from plotly.colors import qualitative
 
@@ -101,9 +101,9 @@ def sized(figure: Any, height: int) -> Any:
 
 
 def log_ticks(values: Iterable[float]) -> dict[str, Any]:
-    """Return what a logarithmic axis of plotly needs to name 1, 2 and 5 of each power of ten.
+    """Return settings of a logarithmic plotly axis with ticks at 1, 2 and 5 of each power of ten.
 
-    By itself plotly writes a bare "2" and "5" between powers of ten.
+    By default plotly writes a bare "2" and "5" between powers of ten.
     """
     there = [value for value in values if value > 0 and isfinite(value)]
     if not there:

@@ -1,4 +1,4 @@
-"""What a scheduler is asked for, with the places that were looked at."""
+"""A resource request, with the places that were considered."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dippm.decide.scheduling import ResourceRequest
 from dippm.show.report.choice import slice_table
 from dippm.show.report.choice_page import slice_bars
-from dippm.show.report.parts import Part, warned
+from dippm.show.report.parts import AnswerPart, warning_lines
 
 
-def request_parts(request: ResourceRequest) -> Iterator[Part]:
-    """Yield every place that was looked at, the one that is asked for, and notes."""
+def request_parts(request: ResourceRequest) -> Iterator[AnswerPart]:
+    """Yield every place that was considered, the requested one, and notes."""
     yield slice_table(request.choice)
     yield str(request)
-    yield from warned(request.notes)
+    yield from warning_lines(request.notes)
 
 
 def request_bars(request: ResourceRequest) -> str:
-    """Return what the model needs beside what each place has, and its latency on each."""
+    """Return bars of the memory that is needed and available, and of the latency, per place."""
     return slice_bars(request.choice)

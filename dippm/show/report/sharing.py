@@ -1,4 +1,4 @@
-"""Processes that share a GPU in the terminal, and throughput over their number as a picture."""
+"""Processes that share a GPU in the terminal, and a plot of throughput over their number."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.sharing import SharedGpu, SharedProcess
 from dippm.decide.sharing.answer import ENERGY_RULE
 from dippm.show.report.bars import COLOURS, Bar, bars
-from dippm.show.report.parts import Aside, Part
-from dippm.show.report.plotted import require_libraries, sized
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.parts import AnswerPart, StderrLine
+from dippm.show.report.plotted import apply_style, require_libraries
+from dippm.show.report.tables import Column, TerminalTable
 
 MOST_WARNINGS = 10
 
 
 class Rate(NamedTuple):
-    """Throughput of several processes together, in samples per second.
+    """Total throughput of several processes, in samples per second.
 
     Attributes:
-        processes: how many.
-        predicted: for them.
-        measured: None if it was not.
+        processes: number of processes.
+        predicted: predicted throughput.
+        measured: measured throughput; None without one.
     """
 
     processes: int
@@ -32,15 +32,15 @@ class Rate(NamedTuple):
     measured: float | None = None
 
 
-def sharing_parts(shared: SharedGpu) -> Iterator[Part]:
-    """Yield the processes, what holds for all of them, and warnings."""
+def sharing_parts(shared: SharedGpu) -> Iterator[AnswerPart]:
+    """Yield the processes, totals of the set, and warnings."""
     yield sharing_table(shared)
     for remark in remarks(shared):
-        yield Aside(remark) if remark.startswith(" !") else remark
+        yield StderrLine(remark) if remark.startswith(" !") else remark
 
 
 def process_bars(shared: SharedGpu) -> str:
-    """Return the latency of each process, of which a part is its own and the rest its wait."""
+    """Return the latency of each process as a bar, split into its own time and its wait."""
     rows = [
         Bar(
             f"{p.source}{f' ({p.part})' * bool(p.part)}",
@@ -55,8 +55,8 @@ def process_bars(shared: SharedGpu) -> str:
     return bars("latency of a pass, ms", rows)
 
 
-def sharing_table(shared: SharedGpu) -> Fitted:
-    """Return a row per process, in the order they were given."""
+def sharing_table(shared: SharedGpu) -> TerminalTable:
+    """Return a row per process, in the order given."""
     parts = any(process.part for process in shared.processes)
     energies = any(process.energy_j is not None for process in shared.processes)
     columns = [
@@ -72,11 +72,11 @@ def sharing_table(shared: SharedGpu) -> Fitted:
         *[Column("energy J", rank=4), Column("idle J", rank=5)] * energies,
     ]
     rows = [_cells(process, parts, energies) for process in shared.processes]
-    return Fitted(columns, rows, " " + shared.title, " " + shared.footer)
+    return TerminalTable(columns, rows, " " + shared.title, " " + shared.footer)
 
 
 def remarks(shared: SharedGpu) -> Iterator[str]:
-    """Yield what holds for the whole set: throughput, memory, power, and warnings."""
+    """Yield throughput, memory and power of the set, and warnings."""
     yield f" together {show(shared.samples_per_s)} samples/s"
     if shared.sharing != "mig" and shared.memory_bound_mb is not None:
         place = shared.mig or shared.device.name
@@ -98,10 +98,10 @@ def remarks(shared: SharedGpu) -> Iterator[str]:
 
 
 def throughput_figure(lines: Mapping[str, Sequence[Rate]]) -> Any:
-    """Return throughput over the number of processes: predicted as lines, measured as marks.
+    """Return a plot of throughput over the number of processes: predicted lines, measured marks.
 
     Args:
-        lines: by name, each over rising numbers of processes.
+        lines: rates by name, each over increasing numbers of processes.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
@@ -129,7 +129,7 @@ def throughput_figure(lines: Mapping[str, Sequence[Rate]]) -> Any:
             )
     figure.update_xaxes(title="processes", dtick=1)
     figure.update_yaxes(title="samples per second, all together", rangemode="tozero")
-    return sized(figure, 380)
+    return apply_style(figure, 380)
 
 
 def _cells(process: SharedProcess, parts: bool, energies: bool) -> list[str]:

@@ -1,6 +1,6 @@
-"""`page`: the shell of every page: its policy, its style, and tables that scroll in their box.
+"""`page`: the frame of every page: security policy, style, and scrollable tables.
 
-A page is one file that opens without a network; a script runs on it only if it has plots.
+A page is one file that opens without a network; scripts run only on pages with plots.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from dippm.base.printable import json_text, printable
-from dippm.show.report.tables import Fitted
+from dippm.show.report.tables import TerminalTable
 
 POLICY = (
     "default-src 'none'; {script}style-src 'unsafe-inline'; img-src data: blob:; "
@@ -86,7 +86,7 @@ _NUMERIC = re.compile(
 )
 NUMBERS = ' class="n"'
 LONG = 32
-"""Characters of a cell above which its column is kept wide enough to read."""
+"""Length of a cell above which its column has a minimum width."""
 _ABSENT = ("", "–", "none", "0")
 
 
@@ -94,23 +94,23 @@ def page(title: str, body: str, document: Any = None, *, script: str = "") -> st
     """Return a whole page.
 
     Args:
-        title: any text; the page's heading, too.
-        body: ready markup.
-        document: what is folded out as JSON at the end; None for nothing.
-        script: ready markup of scripts, for pages with plots; others may run none.
+        title: title and heading, any text.
+        body: markup.
+        document: JSON-ready data in a collapsed block at the end; None for none.
+        script: markup of scripts, for pages with plots; other pages may run none.
     """
     return PAGE.format(
         title=escape(printable(title)),
         policy=POLICY.format(script="script-src 'unsafe-inline'; " if script else ""),
         style=STYLE,
         script=script,
-        body=body + _checked(document),
+        body=body + _check_commands(document),
         everything="" if document is None else EVERYTHING.format(escape(json_text(document))),
     )
 
 
-def _checked(document: Any) -> str:
-    """Return the lines that check an answer as markup, or why there is none; "" of other pages."""
+def _check_commands(document: Any) -> str:
+    """Return the commands that check an answer as markup, or why there are none; "" otherwise."""
     parts = document[:1] if isinstance(document, list) else [document]
     whole = next((part for part in parts if isinstance(part, Mapping)), {})
     sides = [p for key, p in whole.items() if key != "absent" and isinstance(p, Mapping)]
@@ -122,8 +122,8 @@ def _checked(document: Any) -> str:
     return f"<p>verify: no command: {escape(printable(reason))}</p>" if reason else ""
 
 
-def listed(notes: Iterable[str]) -> str:
-    """Return notes as a list; what begins with "!" is a warning, what is in backticks is code."""
+def note_list(notes: Iterable[str]) -> str:
+    """Return notes as a list; "!" starts a warning, backticks enclose code."""
     items = []
     for note in notes:
         text = note.strip()
@@ -133,22 +133,22 @@ def listed(notes: Iterable[str]) -> str:
 
 
 def note_markup(text: str) -> str:
-    """Return a sentence as markup, with what stands in backticks as code."""
+    """Return a sentence as markup, with text in backticks as code."""
     return with_code(escape(printable(text)))
 
 
 def with_code(markup: str) -> str:
-    """Return ready markup with what stands in backticks as code."""
+    """Return markup with text in backticks as code."""
     return _CODE.sub(r"<code>\1</code>", markup)
 
 
-def table_markup(table: Fitted, *, name: str = "", typed: bool = False) -> str:
-    """Return the columns and rows of a table, whole, in a box that scrolls by itself.
+def table_markup(table: TerminalTable, *, name: str = "", typed: bool = False) -> str:
+    """Return all columns and rows of a table, in a scrollable box.
 
     Args:
-        table: its columns of numbers are aligned at the right.
-        name: its identity on the page.
-        typed: keep the blanks that its first column begins with.
+        table: the table; columns of numbers are right-aligned.
+        name: id of the table on the page.
+        typed: keep leading blanks of the first column.
     """
     texts = [[str(cell) for cell in row] for row in table.rows]
     kinds = []
@@ -175,6 +175,6 @@ def table_markup(table: Fitted, *, name: str = "", typed: bool = False) -> str:
 
 
 def is_numeric(cells: Iterable[str]) -> bool:
-    """Return whether a column holds numbers, with or without their unit, and nothing else."""
+    """Return whether a column holds only numbers, with or without units."""
     there = [cell for cell in cells if cell not in _ABSENT]
     return bool(there) and all(_NUMERIC.fullmatch(cell) for cell in there)

@@ -1,52 +1,52 @@
-"""Sweeps in the terminal: a table with a bar per row, and what fits where."""
+"""Sweeps in the terminal: a table with a bar per row, and the largest batch that fits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dippm.base.answer import cell_text
-from dippm.base.numbers import between, show
+from dippm.base.number_format import between, show
 from dippm.base.printable import printable
-from dippm.decide.batch_sweep import BatchSweep, Place
+from dippm.decide.batch_sweep import BatchCapacity, BatchSweep
 from dippm.decide.power_sweep import PowerPoint, PowerSweep
 from dippm.estimate.conditions import MAX_BATCH
 from dippm.estimate.models.targets import Estimate
 from dippm.show.report.comparison import remarks
-from dippm.show.report.parts import ESTIMATES, Aside, Part, estimate_row, warned
-from dippm.show.report.tables import Column, Fitted
+from dippm.show.report.parts import ESTIMATES, AnswerPart, StderrLine, estimate_row, warning_lines
+from dippm.show.report.tables import Column, TerminalTable
 
 BAR = 16
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def batch_parts(sweep: BatchSweep) -> Iterator[Part]:
-    """Yield the batches, what fits where, warnings, and what checks the first one."""
+def batch_parts(sweep: BatchSweep) -> Iterator[AnswerPart]:
+    """Yield the batches, the largest that fit, warnings, and the command that checks the first."""
     yield batch_table(sweep)
     yield from fitting(sweep)
-    yield from map(Aside, remarks(sweep.comparison()))
+    yield from map(StderrLine, remarks(sweep.comparison()))
     yield sweep.predictions[0]
 
 
-def power_parts(sweep: PowerSweep) -> Iterator[Part]:
-    """Yield the limits, warnings, and what checks the prediction."""
+def power_parts(sweep: PowerSweep) -> Iterator[AnswerPart]:
+    """Yield the limits, warnings, and the command that checks the prediction."""
     yield power_table(sweep)
-    yield from warned(sweep.warnings)
+    yield from warning_lines(sweep.warnings)
     yield sweep.prediction
 
 
-def point_parts(point: PowerPoint) -> Iterator[Part]:
-    """Yield one limit."""
+def point_parts(point: PowerPoint) -> Iterator[AnswerPart]:
+    """Yield the table of one limit."""
     labels = {"latency_ms": "latency ms", "power_w": "power W", "energy_j": "energy J"}
     rows = [
         estimate_row(label, Estimate(getattr(point, name), point.intervals[name]))
         for name, label in labels.items()
     ]
-    yield Fitted(
+    yield TerminalTable(
         ESTIMATES, rows, f" power limit {point.limit_w:g} W{', estimated' * point.estimated}"
     )
 
 
-def batch_table(sweep: BatchSweep) -> Fitted:
+def batch_table(sweep: BatchSweep) -> TerminalTable:
     """Return latency, throughput and memory by batch."""
     rows = sweep.rows()
     fastest = max((row["samples_per_s"] or 0 for row in rows), default=0)
@@ -76,11 +76,11 @@ def batch_table(sweep: BatchSweep) -> Fitted:
     caption = " " + printable(sweep.predictions[0].footer)
     if any(row["fits"] is False for row in rows):
         caption = f" ! may not fit {sweep.places[0].name}\n{caption}"
-    return Fitted(columns, cells, " " + sweep.title, caption)
+    return TerminalTable(columns, cells, " " + sweep.title, caption)
 
 
 def fitting(sweep: BatchSweep) -> Iterator[str]:
-    """Yield what is the largest batch that fits, at 99 % confidence, on each place."""
+    """Yield the largest batch that fits each place at 99 % confidence."""
     if all(p.memory_bound_mb is None for p in sweep.predictions):
         yield f" largest batch unknown: {sweep.predictions[0].absent.get('memory_mb', '')}"
         return
@@ -91,7 +91,7 @@ def fitting(sweep: BatchSweep) -> Iterator[str]:
         yield f" on its slices: {listed}"
 
 
-def power_table(sweep: PowerSweep) -> Fitted:
+def power_table(sweep: PowerSweep) -> TerminalTable:
     """Return latency, power and energy by power limit."""
     most = max(point.energy_j for point in sweep.points)
     columns = (
@@ -115,7 +115,7 @@ def power_table(sweep: PowerSweep) -> Fitted:
     ]
     footer = printable(sweep.prediction.footer)
     caption = f" * least energy\n {footer}, estimated at lower limits"
-    return Fitted(columns, cells, " " + sweep.prediction.title, caption)
+    return TerminalTable(columns, cells, " " + sweep.prediction.title, caption)
 
 
 def bar(value: float, most: float) -> str:
@@ -124,7 +124,7 @@ def bar(value: float, most: float) -> str:
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
 
 
-def _largest(place: Place) -> str:
+def _largest(place: BatchCapacity) -> str:
     if place.largest_batch is None:
         return "none"
     return f"{place.largest_batch:,}" + (" or more" if place.largest_batch == MAX_BATCH else "")

@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from dippm.decide.batch_sweep import BatchSweep, Place
+from dippm.decide.batch_sweep import BatchCapacity, BatchSweep
 from dippm.decide.power_sweep import PowerSweep
 from dippm.estimate.models.targets import Estimate
-from dippm.show.report.plotted import drawn, log_ticks, require_libraries, script, sized
-from dippm.show.report.shell import listed, page, table_markup
+from dippm.show.report.plotted import (
+    apply_style,
+    figure_markup,
+    log_ticks,
+    require_libraries,
+    script,
+)
+from dippm.show.report.shell import note_list, page, table_markup
 from dippm.show.report.sweep import batch_table, fitting, power_table
-from dippm.show.report.tables import Fitted
+from dippm.show.report.tables import TerminalTable
 
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
 BAND = "rgba(59, 111, 182, 0.18)"
@@ -30,7 +36,7 @@ def batch_page(sweep: BatchSweep) -> str:
 
 
 def batch_figure(sweep: BatchSweep) -> Any:
-    """Return latency, throughput and memory over the batch, with what each place holds.
+    """Return plots of latency, throughput and memory over the batch, with capacities.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
@@ -80,17 +86,17 @@ def _page(
     figure: Any,
     sweep: BatchSweep | PowerSweep,
     notes: Sequence[str],
-    table: Fitted,
+    table: TerminalTable,
 ) -> str:
-    body = drawn(figure, "sweep") + listed(notes) + table_markup(table)
-    body += listed(table.caption.split("\n"))
+    body = figure_markup(figure, "sweep") + note_list(notes) + table_markup(table)
+    body += note_list(table.caption.split("\n"))
     return page(title, body, sweep.to_dict(), script=script())
 
 
 def _figure(
     x: Sequence[float], plots: Mapping[str, Sequence[Mapping[str, Any]]], title: str, *, log: bool
 ) -> Any:
-    """Return one plot below the other, each a line in the band of its intervals."""
+    """Return stacked plots, each a line in the band of its intervals."""
     require_libraries()
     from plotly.subplots import make_subplots
 
@@ -131,16 +137,18 @@ def _figure(
         figure.update_yaxes(log_ticks(heights) if log else {}, row=row, col=1)
     figure.update_xaxes(log_ticks(x) if log else {})
     figure.update_xaxes(title=title, row=len(plots), col=1)
-    figure = sized(figure, 280 * len(plots))
-    return figure.update_layout(margin={"t": 64})  # its titles stand below plotly's buttons
+    figure = apply_style(figure, 280 * len(plots))
+    return figure.update_layout(margin={"t": 64})  # titles are below plotly's buttons
 
 
-def _capacities(figure: Any, places: Sequence[Place], x: Sequence[float], *, row: int) -> None:
-    """Draw the memory of the GPU and of its slices, and the largest batch that fits each.
+def _capacities(
+    figure: Any, places: Sequence[BatchCapacity], x: Sequence[float], *, row: int
+) -> None:
+    """Draw the memory of the GPU and its slices, and the largest batch that fits each.
 
-    Traces and not shapes, for those would not widen the axes.
+    As traces, because shapes would not extend the axes.
     """
-    by_memory: dict[int, list[Place]] = {}
+    by_memory: dict[int, list[BatchCapacity]] = {}
     for place in places:
         by_memory.setdefault(place.memory_mb, []).append(place)
     for memory_mb, same in by_memory.items():
@@ -175,8 +183,8 @@ def _capacities(figure: Any, places: Sequence[Place], x: Sequence[float], *, row
             )
 
 
-def _by_batch(places: Sequence[Place], most: float) -> dict[int, str]:
-    """Return the names of places by their largest batch, as far as that is at most `most`."""
+def _by_batch(places: Sequence[BatchCapacity], most: float) -> dict[int, str]:
+    """Return the names of places by their largest batch, where that is at most `most`."""
     found: dict[int, str] = {}
     for place in places:
         batch = place.largest_batch

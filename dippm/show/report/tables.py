@@ -1,4 +1,4 @@
-"""Tables that fit: names fold, numbers stay whole, and what has no room is left out and named."""
+"""Tables that fit the terminal: names fold, numbers do not, and dropped columns are named."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rich.text import Text
 from dippm.base.printable import printable
 
 NARROWEST = 16
-"""Columns of the terminal below which a folded name is no longer readable."""
+"""Width below which a folded name is not readable."""
 PIPE_FOLD = 80
-"""Characters at which names and sentences fold where no terminal limits the width."""
+"""Width at which names and sentences fold without a terminal."""
 UNLIMITED = 1000
-"""Columns above which nobody looks at a table: it goes to a pipe or a file."""
+"""Width above which output is assumed to go to a pipe or a file."""
 BETWEEN, EDGES = 3, 2
-"""Spaces that the table adds between columns, and at its sides."""
+"""Spaces between columns, and at the edges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Column:
     """One column.
 
     Attributes:
-        name: its header.
-        folds: whether its cells may be broken into lines; numbers may not.
-        rank: columns of the highest rank are left out first where the terminal is too narrow;
+        name: header of the column.
+        folds: whether its cells may fold; numbers may not.
+        rank: order in which columns are dropped if the terminal is too narrow, highest first;
             those of rank 0 always stay.
     """
 
@@ -46,18 +46,18 @@ OPERATOR_COLUMNS = (
     Column("share"),
     Column("bound", rank=1),
 )
-"""What every table of operators begins with."""
+"""First columns of every table of operators."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
-    """A table that takes the shape of the terminal when it is printed; never wider than its text.
+class TerminalTable:
+    """A table that adapts to the terminal when it is printed; never wider than its text.
 
     Attributes:
-        columns: from left to right.
-        rows: a cell per column; text, with style if it is `rich.text.Text`.
-        title: above.
-        caption: below, one line or several.
+        columns: columns from left to right.
+        rows: a cell per column: plain text, or `rich.text.Text` with style.
+        title: title above the table.
+        caption: one or several lines below the table.
     """
 
     columns: Sequence[Column]
@@ -90,7 +90,7 @@ class Fitted:
             yield Text(f"not shown in {options.max_width} columns: {', '.join(left_out)}", "dim")
 
     def kept(self, width: int) -> list[int]:
-        """Return the positions of the columns that fit into a width."""
+        """Return the indices of the columns that fit a width."""
         kept = list(range(len(self.columns)))
         while self._least(kept) > width:
             most = max(self.columns[i].rank for i in kept)
@@ -115,7 +115,7 @@ class Fitted:
 
 
 def shown(text: str, style: str = "") -> Text:
-    """Return text from outside as it may go to a terminal: no markup, nothing hidden."""
+    """Return text from outside in a form that is safe for a terminal."""
     return Text(printable(text), style)
 
 

@@ -1,18 +1,18 @@
 """`dippm serve`: questions and answers over HTTP, by upload, by path under a root, or by name.
 
-    connections.py   sockets, and limits on who holds them         (uvicorn)
-    app.py           HTTP: routes, bodies, codes                    (FastAPI)
-    access.py        who may ask: the token of the page, too
-    questions.py     what may be asked, checked once
-    uploads.py       files of strangers, until they are answered
+    connections.py   sockets, with limits on their number and pace (uvicorn)
+    app.py           HTTP: routes, bodies, status codes            (FastAPI)
+    access.py        access control, shared with the page
+    questions.py     validated questions
+    uploads.py       untrusted files, until they are answered
     service.py       results by content, jobs, one queue for all
-    settings.py      what whoever runs it allows
+    settings.py      settings of the operator
     jobs.py          a job, and the queue that is fair to clients
-    pool.py          the processes that answer, one for each thread of the queue
-    answering.py     what such a process does; conversions go to its sandboxed workers
+    pool.py          the worker processes, one per thread
+    answering.py     main loop of a worker process; conversions run in its sandboxed workers
     admission.py     AdmissionReview in, JSON Patch out
-    metrics.py       Prometheus' text
-    log.py           a line of JSON for each event
+    metrics.py       metrics in Prometheus' text format
+    log.py           a line of JSON per event
 
-Imports run upwards in this list; `access.py` and `errors.py` need no library of the web.
+`access.py` and `errors.py` need no web library.
 """

@@ -1,9 +1,9 @@
-"""`Access`: who may ask, of the page and of the service alike.
+"""`Access`: access rules of the page and of the service.
 
-On this machine alone (loopback) nobody needs a token, but a request has to name this machine: a
-page elsewhere, whose name was turned to 127.0.0.1, is refused. On any other address each request
-needs the token, as a bearer token or by the cookie that the page sets. What a browser sends for
-another site is refused in either case.
+On this machine alone (loopback) no token is needed, but a request has to name this machine: a
+page elsewhere whose name resolves to 127.0.0.1 (DNS rebinding) is refused. On any other address
+each request needs the token, as a bearer token or by the cookie that the page sets. Cross-site
+requests of a browser are refused in either case.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ OTHER_MACHINE = "this is for this machine alone"
 
 
 class TokenError(DippmError, ValueError):
-    """A token is none that keeps anybody out."""
+    """A token is too weak."""
 
 
 class Access:
-    """Tells who may ask.
+    """Decides which requests are allowed.
 
     Attributes:
-        token: what a visitor has to know; "" on this machine alone.
+        token: the secret; "" on this machine alone.
     """
 
     def __init__(self, token: str = "") -> None:
@@ -47,11 +47,11 @@ class Access:
         self.token = token
 
     def forbids(self, host: str, origin: str | None) -> str | None:
-        """Return why a request is refused whatever token it has; None if it is not.
+        """Return why a request is refused regardless of its token; None if it is not.
 
         Args:
-            host: that it names, with its port.
-            origin: the site whose page sent it, as a browser says; None if none did.
+            host: `Host` header, with the port.
+            origin: `Origin` header of a browser; None without one.
         """
         if origin is not None and split_address(origin).netloc != host:
             return OTHER_SITE
@@ -60,22 +60,22 @@ class Access:
         return None
 
     def lets_in(self, authorization: str, *tokens: str) -> bool:
-        """Return whether one of what a request gives is the token; without a token all may ask.
+        """Return whether a request carries the token; without a token all are allowed.
 
         Args:
-            authorization: the header of this name; "" if there is none.
-            tokens: of cookies.
+            authorization: `Authorization` header; "" without one.
+            tokens: tokens from cookies.
         """
         given: Iterable[str] = (bearer(authorization), *tokens)
         return not self.token or any(map(self.knows, given))
 
     def knows(self, given: str) -> bool:
-        """Return whether a token is the right one, in a time that tells nothing about it."""
+        """Return whether a token is correct, by a constant-time comparison."""
         return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, by a name that cannot lead elsewhere."""
+    """Return whether a host is a loopback address or name."""
     if host.casefold() == "localhost":
         return True
     try:
@@ -85,7 +85,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_address(address: str) -> SplitResult:
-    """Return the parts of an address; all of them are empty if it is none."""
+    """Return the parts of a URL; all of them are empty if it is not valid."""
     try:
         return urlsplit(address)
     except ValueError:
@@ -93,6 +93,6 @@ def split_address(address: str) -> SplitResult:
 
 
 def bearer(authorization: str) -> str:
-    """Return the token of an `Authorization` header; "" if it has none."""
+    """Return the token of an `Authorization` header; "" without one."""
     kind, _, given = authorization.partition(" ")
     return given.strip() if kind.casefold() == "bearer" else ""

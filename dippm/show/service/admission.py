@@ -1,13 +1,13 @@
 """An admission webhook of Kubernetes: pods that name a model get the resources that it needs.
 
-A pod with the annotation `dippm.io/model` gets limits of its first container (or of that which
-`dippm.io/container` names), the nodes that have the GPU, and annotations that say why. What the pod
-asks for itself stays. Other annotations are options of `dippm request`: `dippm.io/slo-ms`,
+A pod with the annotation `dippm.io/model` gets limits for its first container (or the one that
+`dippm.io/container` names), an affinity to nodes with the GPU, and annotations with the reasons.
+Its own requests are kept. Other annotations are options of `dippm request`: `dippm.io/slo-ms`,
 `dippm.io/batch`, `dippm.io/devices`, `dippm.io/precision`, `dippm.io/probability`,
 `dippm.io/input`, `dippm.io/format` (k8s or hami).
 
-Where there is no answer in time, or none at all, a webhook that fails open lets the pod pass as it
-is, with a warning; one that fails closed refuses it, and says why.
+Without an answer in time, a webhook that fails open admits the pod unchanged, with a warning; one
+that fails closed refuses it, with the reason.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ OPTIONS = {
     "phase": "phase",
     "format": "format",
 }
-"""Annotations of a pod, without their domain, and the fields of a question that they are."""
+"""Annotation of a pod, without the domain → field of the question."""
 GPU_DOMAINS = ("nvidia.com/", "amd.com/", "gpu.intel.com/")
-"""What a container that asks for such a resource has said itself."""
+"""Domains of GPU resources; a container that requests one is left alone."""
 LONGEST_WARNING = 200
-"""Kubernetes cuts longer ones."""
+"""Length above which Kubernetes truncates warnings."""
 
 
-class Request(BaseModel):
-    """The `request` of an AdmissionReview; what is not needed here is not looked at."""
+class AdmissionRequest(BaseModel):
+    """The `request` of an AdmissionReview; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
     uid: Annotated[StrictStr, Field(min_length=1, max_length=200)]
@@ -55,22 +55,22 @@ class Request(BaseModel):
 
 
 class AdmissionReview(BaseModel):
-    """An AdmissionReview, as the API server sends it."""
+    """An AdmissionReview from the API server."""
 
     model_config = ConfigDict(extra="ignore")
     apiVersion: Annotated[StrictStr, Field(pattern=f"^{API_VERSION}$")]  # noqa: N815
     kind: Annotated[StrictStr, Field(pattern="^AdmissionReview$")]
-    request: Request
+    request: AdmissionRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a pod asks for.
+class PodRequest:
+    """The model question of a pod.
 
     Attributes:
-        question: of the model.
+        question: question about the model.
         container: index of the container that gets the resources.
-        pod: the pod.
+        pod: manifest of the pod.
     """
 
     question: ForScheduler
@@ -78,11 +78,11 @@ class Wanted:
     pod: Mapping[str, Any]
 
 
-def wanted_by(request: Request) -> Wanted | str:
-    """Return what a pod asks for, or why nothing is done for it.
+def wanted_by(request: AdmissionRequest) -> PodRequest | str:
+    """Return the question of a pod, or why the pod is left alone.
 
     Raises:
-        ValueError: if its annotations make no sense.
+        ValueError: if its annotations are not valid.
     """
     pod = request.object or {}
     if request.kind.get("kind") != "Pod" or request.operation not in ("CREATE", ""):
@@ -108,17 +108,17 @@ def wanted_by(request: Request) -> Wanted | str:
         given["devices"] = [name.strip() for name in given["devices"].split(",")]
     given["format"] = f"pod:{given.get('format', 'k8s')}"
     is_name = ":" in model and not model.startswith("/")
-    return Wanted(
+    return PodRequest(
         ForScheduler(model=model if is_name else ModelAtPath(path=model), **given), place, pod
     )
 
 
-def patch_of(wanted: Wanted, answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the JSON Patch that gives a pod what an answer says.
+def patch_of(wanted: PodRequest, answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the JSON Patch that applies an answer to a pod.
 
     Args:
-        wanted: by the pod.
-        answer: the document `dippm.request/1` with `pod`.
+        wanted: question of the pod.
+        answer: `dippm.request/1` document with `pod`.
     """
     parts, spec = answer["pod"], wanted.pod["spec"]
     container = spec["containers"][wanted.container]
@@ -132,12 +132,12 @@ def patch_of(wanted: Wanted, answer: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(resources.get(kind), dict):
             patch.append({"op": "add", "path": f"{at}/{kind}", "value": {}})
         patch += [
-            {"op": "add", "path": f"{at}/{kind}/{_escaped(name)}", "value": amount}
+            {"op": "add", "path": f"{at}/{kind}/{_escape(name)}", "value": amount}
             for name, amount in parts["limits"].items()
         ]
     own = _mapping(_mapping(wanted.pod, "metadata"), "annotations")
     patch += [
-        {"op": "add", "path": f"/metadata/annotations/{_escaped(name)}", "value": text}
+        {"op": "add", "path": f"/metadata/annotations/{_escape(name)}", "value": text}
         for name, text in parts["annotations"].items()
         if name not in own
     ]
@@ -155,7 +155,7 @@ def review(
     message: str = "",
     code: int = 403,
 ) -> dict[str, Any]:
-    """Return the AdmissionReview that answers a request."""
+    """Return the AdmissionReview response to a request."""
     response: dict[str, Any] = {"uid": uid, "allowed": allowed}
     if patch:
         response["patchType"] = "JSONPatch"
@@ -168,7 +168,7 @@ def review(
 
 
 def without_answer(uid: str, error: DippmError | str, *, fails_open: bool, code: int) -> Any:
-    """Return the review of a pod for which there is no answer."""
+    """Return the AdmissionReview response for a pod without an answer."""
     why = error if isinstance(error, str) else f"{error.message} {error.hint}".strip()
     if fails_open:
         return review(uid, warnings=(f"dippm gave no resources: {why}",))
@@ -176,7 +176,7 @@ def without_answer(uid: str, error: DippmError | str, *, fails_open: bool, code:
 
 
 def _affinity(spec: Mapping[str, Any], products: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return what limits a pod to nodes with some GPUs, whatever it asked for before.
+    """Return patches that restrict a pod to nodes with given GPUs, on top of its own affinity.
 
     Terms of a selector are alternatives, so each of them gets the expression.
     """
@@ -226,8 +226,8 @@ def _mapping(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _escaped(name: str) -> str:
-    """Return a key as a part of a JSON Pointer."""
+def _escape(name: str) -> str:
+    """Escape a key for a JSON Pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

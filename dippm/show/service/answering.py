@@ -1,8 +1,8 @@
-"""What a process of the pool does: take a question, answer it, tell what it is doing meanwhile.
+"""Main loop of a worker process of the pool: answers questions, and reports its progress.
 
-It holds checkpoints and the canonical graph, which are ours; the model file is read by the
-sandboxed worker of its frontend, which this process starts. It has a limit of memory itself, ends
-with the service (`start_guard`), and some time after the limit of a question, whatever it does.
+The process holds only trusted data, checkpoints and canonical graphs; model files are read by the
+sandboxed worker of their frontend, which it starts. It has a memory limit of its own, and ends with
+the service (`start_guard`) or some time after the time limit of a question.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from dippm.errors import DippmError, NothingFeasibleError, UnexpectedError, Unkn
 LEEWAY_S = 10.0
 MOST_MEMBERS = 1000
 UNPACKED = ".unpacked-"
-"""Before the number of the process whose folder it is; no upload has such a name."""
+"""Prefix of unpacked folders, followed by the process id; no upload has such a name."""
 WARM_KINDS = 2
-"""Workers of so many frontends stay warm; each has its libraries in memory."""
+"""Number of frontends whose workers stay warm; each holds its libraries in memory."""
 MARKS = ("saved_model.pb", "__model__", ".pdmodel", ".pdiparams", ".onnx", "model.json")
-"""Ends of the names by which a zip is a folder that was packed, and no model file itself."""
+"""Suffixes of members by which a zip is a packed folder, not a model file itself."""
 
 
 def main(folder: str, memory_limit_mb: int) -> None:
-    """Serve questions from standard input until it closes."""
+    """Answer questions from standard input until it closes."""
     requests, answers = process.own_pipes()
     guard = process.start_guard(requests, Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -54,13 +54,13 @@ def main(folder: str, memory_limit_mb: int) -> None:
             return
         process.end_after(question["limit_s"] + LEEWAY_S)
         _choose_cache(question["cache"], usual)
-        process.write_frame(answers, _answered(question, answers))
+        process.write_frame(answers, _answer(question, answers))
         process.end_after(None)
         _keep_few_workers()
 
 
 def _prepare() -> None:
-    """Import what every answer needs, and read the default checkpoint."""
+    """Import common libraries, and load the default checkpoint."""
     with contextlib.suppress(DippmError):
         from dippm import api
         from dippm.decide import choice, scheduling  # noqa: F401
@@ -69,7 +69,7 @@ def _prepare() -> None:
 
 
 def _choose_cache(folder: str | None, usual: str | None) -> None:
-    """Keep graphs of an upload beside it, with which they go; others where the user has them."""
+    """Cache graphs of an upload in its folder, to go with it; others in the user's cache."""
     if folder or usual:
         os.environ["DIPPM_CACHE_DIR"] = folder or usual or ""
     else:
@@ -83,7 +83,7 @@ def _keep_few_workers() -> None:
         POOL.close()
 
 
-def _answered(question: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]:
+def _answer(question: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]:
     from dippm.base.progress import listening
 
     def tell(stage: str) -> None:
@@ -116,7 +116,7 @@ def _answered(question: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]
 
 
 def _as_sent(text: str, question: Mapping[str, Any]) -> str:
-    """Return an answer that names uploads as their senders do, not by where they lie here."""
+    """Replace paths of uploads in an answer by the names that their senders gave."""
     for one in question["sources"]:
         if one["unpack_mb"] is not None:
             path = Path(one["path"])
@@ -181,7 +181,7 @@ def _slice(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _choice(verb: Callable[..., Any], question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the choice; that nothing will do is an answer, too, with every row."""
+    """Return the choice; an infeasible one is an answer too, with every row."""
     source = _source(question["sources"][0])
     try:
         found = verb(source, **question["arguments"], **question["limits"])
@@ -238,7 +238,7 @@ VERBS: dict[str, Callable[[Mapping[str, Any]], tuple[str, dict[str, Any]]]] = {
 
 
 def _source(given: Mapping[str, Any]) -> str | Path:
-    """Return what a verb takes: a name, or a path, of the folder that was packed into an upload."""
+    """Return the source for a verb: a name, or a path (that of the unpacked folder of a zip)."""
     if given["name"] is not None:
         return str(given["name"])
     path = Path(given["path"])
@@ -251,9 +251,9 @@ def _source(given: Mapping[str, Any]) -> str | Path:
 
 
 def _remove_unpacked(path: Path) -> None:
-    """Remove what this process unpacked of a zip, and what processes did that have ended.
+    """Remove folders that this process, or a process that has ended, unpacked from a zip.
 
-    A zip that is kept may stay for long, and what it holds is counted nowhere.
+    A kept zip may stay for long, and no limit counts its unpacked content.
     """
     for folder in path.parent.glob(f"{UNPACKED}*"):
         pid = int(folder.name.removeprefix(UNPACKED))
@@ -280,12 +280,12 @@ def unpack(path: Path, folder: Path, most: int) -> Path:
     """Unpack a zip of a model's folder, and return the folder or the one ONNX file in it.
 
     Args:
-        path: of the zip.
-        folder: to be made; one that is there was made before.
-        most: bytes that its files may have together.
+        path: path of the zip.
+        folder: folder to create; an existing one is reused.
+        most: largest total size of its files in bytes.
 
     Raises:
-        UnknownFormatError: if it is damaged, too large, or holds what no folder of a model has.
+        UnknownFormatError: if it is damaged, too large, or has members that no model has.
     """
     if not folder.exists():
         made = folder.with_name(folder.name + ".part")
@@ -294,7 +294,7 @@ def unpack(path: Path, folder: Path, most: int) -> Path:
             with zipfile.ZipFile(path) as packed:
                 _unpack_members(packed, made, most)
         except _DAMAGED as error:
-            raise _refused(f"cannot be unpacked: {error}") from error
+            raise _refusal(f"cannot be unpacked: {error}") from error
         else:
             made.rename(folder)
         finally:
@@ -309,15 +309,15 @@ def unpack(path: Path, folder: Path, most: int) -> Path:
 def _unpack_members(packed: zipfile.ZipFile, folder: Path, most: int) -> None:
     members = packed.infolist()
     if len(members) > MOST_MEMBERS:
-        raise _refused(f"has {len(members):,} files, the most is {MOST_MEMBERS:,}")
+        raise _refusal(f"has {len(members):,} files, the most is {MOST_MEMBERS:,}")
     left = most
     for member in members:
         place = PurePosixPath(member.filename)
         kind = stat.S_IFMT(member.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise _refused("holds a link, or what is no file")
+            raise _refusal("holds a link, or what is no file")
         if place.is_absolute() or ".." in place.parts or "\\" in member.filename:
-            raise _refused("holds a file that would lie outside of it")
+            raise _refusal("holds a file that would lie outside of it")
         if member.is_dir():
             continue
         target = folder.joinpath(*place.parts)
@@ -326,11 +326,11 @@ def _unpack_members(packed: zipfile.ZipFile, folder: Path, most: int) -> None:
             while chunk := source.read(1 << 20):
                 left -= len(chunk)
                 if left < 0:
-                    raise _refused(f"has more than {most >> 20:,} MB unpacked")
+                    raise _refusal(f"has more than {most >> 20:,} MB unpacked")
                 file.write(chunk)
 
 
-def _refused(why: str) -> UnknownFormatError:
+def _refusal(why: str) -> UnknownFormatError:
     return UnknownFormatError(
         f"the zip {why}",
         "Pack the model's folder alone (SavedModel, Paddle, ONNX with its data), or send the file.",

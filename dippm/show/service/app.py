@@ -52,7 +52,7 @@ from dippm.show.service.questions import (
     read_question,
 )
 from dippm.show.service.service import Service, devices_text, options_document
-from dippm.show.service.uploads import DEFAULT_NAME, Model
+from dippm.show.service.uploads import DEFAULT_NAME, UploadedModel
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -65,7 +65,7 @@ LINGER_S = 2.0
 MOST_REQUESTS = 256
 LONGEST_CLIENT = 64
 OWN_FIELDS = ("name", "wait_s", "keep")
-"""Of an address, beside the fields of the question."""
+"""Query parameters in addition to the fields of the question."""
 FILE_TYPES = ("application/octet-stream", "application/zip", "application/x-zip-compressed", "")
 OPEN_PATHS = ("/healthz",)
 SUMMARIES = {
@@ -82,21 +82,21 @@ def application(service: Service, access: Access) -> FastAPI:
     """Return the application.
 
     Args:
-        service: that answers.
-        access: tells who may ask.
+        service: service that answers.
+        access: access rules.
     """
     app = FastAPI(
         title="DIPPM",
         version=__version__,
         description=__doc__,
-        docs_url=None,  # both pages of documentation come from a network
+        docs_url=None,  # both documentation pages load scripts from a network
         redoc_url=None,
     )
-    gate = Gate(service, access)
-    app.add_middleware(_Outer, gate=gate)
+    access_control = AccessControl(service, access)
+    app.add_middleware(_OuterMiddleware, access_control=access_control)
     app.add_exception_handler(DippmError, _error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.state.gate = gate
+    app.state.access_control = access_control
 
     for name in QUESTIONS:
         app.add_api_route(
@@ -124,8 +124,8 @@ def application(service: Service, access: Access) -> FastAPI:
     return app
 
 
-class Gate:
-    """What stands before every request."""
+class AccessControl:
+    """Access rules and limits that every request has to pass."""
 
     def __init__(self, service: Service, access: Access) -> None:
         self.service, self.access = service, access
@@ -133,12 +133,12 @@ class Gate:
         self.paths = {*OPEN_PATHS, *(["/v1/admission"] * (service.settings.webhook != "off"))}
 
     def check(self, request: Request) -> None:
-        """Refuse who may not ask.
+        """Refuse requests that are not allowed.
 
         Raises:
-            ForbiddenError: to what comes from another site or machine.
+            ForbiddenError: if a request comes from another site or machine.
             NoAccessError: if the token is missing or wrong.
-            BusyError: if too many ask.
+            BusyError: if too many requests are open.
         """
         host, path = request.headers.get("host", ""), request.url.path
         if path not in self.paths or request.headers.get("origin"):
@@ -155,11 +155,11 @@ class Gate:
             raise BusyError(f"{self.open} requests are open", "Ask again soon.", retry_after_s=1.0)
 
 
-class _Outer:
-    """Counts, times and logs each request; asks the gate; answers what nobody foresaw."""
+class _OuterMiddleware:
+    """Counts, times and logs each request; checks its access; answers unforeseen errors."""
 
-    def __init__(self, app: Any, gate: Gate) -> None:
-        self._app, self._gate = app, gate
+    def __init__(self, app: Any, access_control: AccessControl) -> None:
+        self._app, self._access_control = app, access_control
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -185,9 +185,9 @@ class _Outer:
                 message["headers"] += _SAFE
             await send(message)
 
-        self._gate.open += 1
+        self._access_control.open += 1
         try:
-            self._gate.check(request)
+            self._access_control.check(request)
             await self._app(scope, reading, noting)
         except ClientDisconnect:
             status = 499
@@ -199,12 +199,12 @@ class _Outer:
                 failed = ServiceError("the service failed", "This is a fault of DIPPM: report it.")
                 await _error(request, failed)(scope, reading, noting)
         finally:
-            self._gate.open -= 1
+            self._access_control.open -= 1
             self._note(scope, status, time.perf_counter() - began)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "other")
-        metrics = self._gate.service.metrics
+        metrics = self._access_control.service.metrics
         metrics.count("dippm_requests_total", route=route, code=str(status or 499))
         metrics.time("dippm_request_seconds", seconds, route=route)
         client = scope.get("client")
@@ -228,7 +228,7 @@ _SAFE = [
 
 
 def _error(request: Request, error: Exception) -> Response:
-    """Return the answer to an error of ours."""
+    """Return the response to a `DippmError`."""
     assert isinstance(error, DippmError)
     status = getattr(error, "status", None) or status_of(error)
     headers = {}
@@ -240,10 +240,10 @@ def _error(request: Request, error: Exception) -> Response:
 
 
 class _Refusal(JSONResponse):
-    """An error, which a client sees also where it is still sending a body that nobody wants.
+    """An error response that also reaches a client which is still sending its body.
 
-    A connection that is closed with something unread is reset, and the answer is lost with it: so
-    what comes within a moment is read and thrown away before the answer ends.
+    Closing a connection with unread data resets it, and the response is lost. So data that arrives
+    within a moment is read and discarded before the response ends.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -261,7 +261,7 @@ class _Refusal(JSONResponse):
 
 
 def _http_error(request: Request, error: Exception) -> Response:
-    """Return the answer to a wrong address or method."""
+    """Return the response to a wrong path or method."""
     assert isinstance(error, HTTPException)
     words = {404: "there is nothing here", 405: "this is asked by another method"}
     found = NotHereError(words.get(error.status_code, str(error.detail)), "GET /openapi.json")
@@ -269,7 +269,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _ask(service: Service, name: str, request: Request) -> Response:
-    """Answer a question, or return the job that will."""
+    """Answer a question, or return a job that will."""
     kind = QUESTIONS[name]
     wait_s = _seconds(request.query_params.get("wait_s"))
     client = _client(request)
@@ -281,7 +281,7 @@ async def _ask(service: Service, name: str, request: Request) -> Response:
     elif content_type in FILE_TYPES and name != "compare":
         question = _in_address(kind, request)
         service.check_room(client)
-        found = [service.uploaded(await _received(service, request))]
+        found = [service.uploaded(await _receive(service, request))]
     else:
         raise WrongTypeError(
             f"the body is {content_type or 'of no type'}",
@@ -313,10 +313,10 @@ def _document(text: str, how: str) -> Response:
 
 
 async def _until_ended(service: Service, job: Job, request: Request, wait_s: float) -> None:
-    """Wait for a job, for so long as was asked and as somebody listens.
+    """Wait for a job until a time limit, or until the client disconnects.
 
     Raises:
-        ClientDisconnect: if nobody does any more.
+        ClientDisconnect: if the client disconnects.
     """
     event, end = job.listen(asyncio.get_running_loop())
     gone = asyncio.ensure_future(_until_gone(request))
@@ -340,11 +340,11 @@ async def _until_gone(request: Request) -> None:
 
 
 async def _chunks(request: Request, most: int) -> AsyncIterator[bytes]:
-    """Yield a body as it comes.
+    """Yield a body in chunks.
 
     Raises:
-        TooLargeError: if it says that it is too large, before any of it is read.
-        TooSlowError: if it takes too long to come.
+        TooLargeError: if its stated length is too large, before any of it is read.
+        TooSlowError: if it arrives too slowly.
     """
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > most:
@@ -372,8 +372,8 @@ async def _small_body(request: Request, most: int) -> bytes:
     return bytes(found)
 
 
-async def _received(service: Service, request: Request, *, keep: bool = False) -> Model:
-    """Take the file that is the body of a request."""
+async def _receive(service: Service, request: Request, *, keep: bool = False) -> UploadedModel:
+    """Receive the file in the body of a request."""
     name = request.query_params.get("name", DEFAULT_NAME)
     most_mb = service.settings.upload_mb
     with service.uploads.receive(name, most_mb) as arriving:
@@ -385,7 +385,7 @@ async def _received(service: Service, request: Request, *, keep: bool = False) -
 
 
 def _in_address(kind: type[Conditions], request: Request) -> Conditions:
-    """Return the question that stands in an address."""
+    """Return the question in the query parameters."""
     given: dict[str, Any] = {}
     for key, value in request.query_params.multi_items():
         if key in given:
@@ -415,13 +415,13 @@ def _seconds(text: str | None) -> float:
 
 
 def _client(request: Request) -> str:
-    """Return whom a request is from, for the queue: its address, with a name on this machine."""
+    """Return the client of a request for the queue: its address, with its name on loopback."""
     address = request.client.host if request.client else ""
     return f"{address} {request.headers.get('dippm-client', '')[:LONGEST_CLIENT]}"
 
 
 def _add_jobs(app: FastAPI, service: Service) -> None:
-    """Add what is asked of a job."""
+    """Add the routes of jobs."""
 
     @app.get("/v1/jobs/{job_id}", summary="How far a job is; waits for news of it for wait_s")
     async def job(request: Request, job_id: str, after: int = -1) -> Response:
@@ -449,12 +449,12 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
 
 
 def _add_models(app: FastAPI, service: Service) -> None:
-    """Add uploads that stay, for several questions about one model."""
+    """Add the routes of kept uploads, for several questions about one model."""
 
     @app.post("/v1/models", status_code=201, summary="Upload a model and keep it for a while",
               openapi_extra=_FILE_BODY)  # fmt: skip
     async def upload(request: Request) -> Response:
-        model = await _received(service, request, keep=True)
+        model = await _receive(service, request, keep=True)
         service.uploads.release(model)
         document = {
             "schema": "dippm.model/1",
@@ -475,13 +475,13 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
 
 def _add_rest(app: FastAPI, service: Service) -> None:
-    """Add what a page needs to offer choices, and what watches the service."""
-    told: dict[str, str] = {}
+    """Add the routes for lists of options, health and metrics."""
+    texts: dict[str, str] = {}
 
     async def once(name: str, make: Callable[[], str]) -> Response:
-        if name not in told:
-            told[name] = await run_in_threadpool(make)
-        return Response(told[name], media_type="application/json")
+        if name not in texts:
+            texts[name] = await run_in_threadpool(make)
+        return Response(texts[name], media_type="application/json")
 
     @app.get("/v1/devices", summary="GPUs and CPUs that are known")
     async def devices(request: Request) -> Response:
@@ -502,7 +502,7 @@ def _add_rest(app: FastAPI, service: Service) -> None:
 
 
 async def _admit(service: Service, request: Request) -> Response:
-    """Answer the API server of a cluster, in any case before it gives up."""
+    """Answer the API server of a cluster before its timeout."""
     fails_open = service.settings.webhook == "open"
     text = await _small_body(request, 4 * JSON_BYTES)
     try:
@@ -538,9 +538,9 @@ async def _admit(service: Service, request: Request) -> Response:
 
 
 async def _in_time(service: Service, question: Conditions, request: Request) -> str:
-    """Return the answer for a pod; the work goes on after the API server has given up.
+    """Return the answer for a pod; the work continues after the API server's timeout.
 
-    A pod that is made again, as a controller does, then finds the answer ready.
+    When a controller creates the pod again, the answer is then ready.
     """
     given = request.query_params.get("timeout", "10s").removesuffix("s")
     limit_s = float(given) if given.isdecimal() else 10.0
@@ -571,7 +571,7 @@ _FILE_BODY: dict[str, Any] = {
 
 
 def _body_of(question: type[Conditions]) -> dict[str, Any]:
-    """Return what the OpenAPI document says of a body: the question, or the file."""
+    """Return the OpenAPI description of a body: the question, or the file."""
     schema = {"$ref": f"#/components/schemas/{question.__name__}"}
     content = {"application/json": {"schema": schema}}
     if question is not Compare:
@@ -582,7 +582,7 @@ def _body_of(question: type[Conditions]) -> dict[str, Any]:
 def _responses(name: str) -> dict[int | str, dict[str, Any]]:
     schema = {"$ref": f"#/components/schemas/{'choose' if name == 'slice' else name}"}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/error"}}}
-    told = {
+    texts = {
         401: "No token", 403: "Not allowed", 404: "Not here", 408: "Too slow", 413: "Too large",
         415: "Neither JSON nor a file that is known", 422: "No answer to this question",
         429: "Full; see Retry-After", 503: "Ends, or lost its worker", 504: "Took too long",
@@ -594,7 +594,7 @@ def _responses(name: str) -> dict[int | str, dict[str, Any]]:
             "description": "A job; see Location",
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/job"}}},
         },
-        **{code: {"description": words, "content": error} for code, words in told.items()},
+        **{code: {"description": words, "content": error} for code, words in texts.items()},
     }
 
 

@@ -1,8 +1,8 @@
-"""`Listener`: uvicorn, with limits on how many visitors come and how slow they may be.
+"""`ServiceListener`: uvicorn with limits on the number and slowness of connections.
 
-As the page's `dippm/show/ui/connections.py`: a request's head has to arrive whole within a time,
-who does not read an answer is cut off, and when connections run out, the one that has waited
-longest without asking for anything makes room. The body's time is the application's.
+Like `dippm/show/ui/connections.py` of the page: the head of a request has to arrive within a time
+limit, a client that does not read its response is disconnected, and at the limit of connections the
+one that has been idle longest is closed. The application limits the time of the body.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class CertificateError(Exception):
     """A certificate, or its key, cannot be used."""
 
 
-class Connection(H11Protocol):
-    """A visitor's connection, which knows since when it waits."""
+class ServiceConnection(H11Protocol):
+    """A client's connection, with the start of its wait."""
 
     most = MAX_CONNECTIONS
 
@@ -47,23 +47,25 @@ class Connection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Take a visitor, and let another one go if there are too many."""
+        """Accept a connection, and close an idle one if there are too many."""
         super().connection_made(transport)
-        # asyncio does so for sockets that it made itself; else head and body of an answer wait
-        # for each other's acknowledgement, 40 ms.
+        # asyncio sets TCP_NODELAY only on sockets of its own; without it head and body of a
+        # response wait 40 ms for each other's acknowledgement.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._wait()
         if len(self.connections) > self.most:
-            waiting = [c for c in self.connections if isinstance(c, Connection) and not c.is_asking]
+            waiting = [
+                c for c in self.connections if isinstance(c, ServiceConnection) and not c.is_asking
+            ]
             min(waiting, key=lambda c: (c.cycle is not None, c.since)).drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a visitor."""
+        """Forget the connection."""
         self._stop_timers()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what arrived."""
+        """Process received data."""
         if not self.is_asking and self._timer is None:
             self._wait()
         super().data_received(data)
@@ -72,12 +74,12 @@ class Connection(H11Protocol):
             self._timer = None
 
     def pause_writing(self) -> None:
-        """Give a visitor who does not read a while."""
+        """Start the time limit of a client that does not read."""
         super().pause_writing()
         self._reading = self.loop.call_later(READ_TIMEOUT_S, self.drop)
 
     def resume_writing(self) -> None:
-        """Go on with one who does."""
+        """Stop the time limit."""
         super().resume_writing()
         if self._reading is not None:
             self._reading.cancel()
@@ -86,7 +88,7 @@ class Connection(H11Protocol):
     def drop(self) -> None:
         """End the connection at once."""
         self._stop_timers()
-        self.connections.discard(self)  # before the loop tells: many may come at once
+        self.connections.discard(self)  # before connection_lost: many may arrive at once
         self.transport.abort()
 
     def _wait(self) -> None:
@@ -100,11 +102,11 @@ class Connection(H11Protocol):
         self._timer = self._reading = None
 
 
-class Listener:
-    """A program that answers HTTP at an address.
+class ServiceListener:
+    """An HTTP server at an address.
 
     Attributes:
-        port: that it listens at.
+        port: port that it listens on.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Listener:
         certificate: str | None = None,
         key: str | None = None,
     ) -> None:
-        """Take the address; visitors wait until `answer`.
+        """Bind the address; clients wait until `answer`.
 
         Raises:
             OSError: if the address cannot be taken.
@@ -130,7 +132,7 @@ class Listener:
         self.port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             application,
-            http=Connection,
+            http=ServiceConnection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -154,11 +156,11 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._server.server_state.connections)
 
     def answer(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Answer visitors until `close`, SIGINT or SIGTERM."""
+        """Serve until `close`, SIGINT or SIGTERM."""
         log("listening", port=self.port)
         ready()
         self._server.run(sockets=[self._socket])

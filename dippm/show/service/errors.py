@@ -1,4 +1,4 @@
-"""What the service answers beside what a prediction raises, and the status code of each error."""
+"""Errors of the service in addition to those of predictions, and their HTTP status codes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dippm.errors import (
 
 
 class ServiceError(DippmError):
-    """The service cannot be started, reached, or answer.
+    """The service cannot be started or reached, or cannot answer.
 
     Attributes:
-        status: code of HTTP.
-        retry_after_s: seconds after which another attempt makes sense; None if none does.
+        status: HTTP status code.
+        retry_after_s: time in s after which to retry; None if a retry is pointless.
     """
 
     status: ClassVar[int] = 500
@@ -33,7 +33,7 @@ class ServiceNotInstalledError(ServiceError, ImportError):
 
 
 class BadQuestionError(ServiceError, ValueError):
-    """A question that has no meaning: a field is missing, wrong, or unknown."""
+    """A field of the question is missing, wrong, or unknown."""
 
     status: ClassVar[int] = 422
 
@@ -45,13 +45,13 @@ class NoAccessError(ServiceError, PermissionError):
 
 
 class ForbiddenError(ServiceError, PermissionError):
-    """What nobody may ask here: from another site, of a path outside the root, with trust."""
+    """The request is never allowed: from another site, for a path outside the root, with trust."""
 
     status: ClassVar[int] = 403
 
 
 class NotHereError(ServiceError, LookupError):
-    """No such job, model or address, or no longer."""
+    """The job, model or path does not exist, or no longer."""
 
     status: ClassVar[int] = 404
 
@@ -63,7 +63,7 @@ class TooSlowError(ServiceError, TimeoutError):
 
 
 class TooLargeError(ServiceError):
-    """The request is larger than the service takes."""
+    """The request is larger than the service allows."""
 
     status: ClassVar[int] = 413
 
@@ -75,31 +75,31 @@ class WrongTypeError(ServiceError):
 
 
 class BusyError(ServiceError):
-    """The queue is full; the same question may be asked again in a while."""
+    """The queue is full; retry later."""
 
     status: ClassVar[int] = 429
 
 
 class JobCancelledError(ServiceError):
-    """The job was cancelled by whoever asked."""
+    """The client cancelled the job."""
 
     status: ClassVar[int] = 409
 
 
 class WorkerLostError(ServiceError):
-    """The process that worked on the answer was ended from outside, twice."""
+    """Two worker processes of the job were killed from outside."""
 
     status: ClassVar[int] = 503
 
 
 class ClosingError(ServiceError):
-    """The service ends."""
+    """The service is shutting down."""
 
     status: ClassVar[int] = 503
 
 
 class TimeLimitError(ServiceError, TimeoutError):
-    """The answer took longer than the service gives to any."""
+    """The answer exceeded the time limit of the service."""
 
     status: ClassVar[int] = 504
 
@@ -126,9 +126,9 @@ STATUS = {
     "CheckpointError": 500,
     "UnexpectedError": 500,
 }
-"""By type of an error; others are of the question: 422."""
+"""Status code by type of error; others are errors of the question: 422."""
 
 
 def error_text(error: DippmError) -> dict[str, Any]:
-    """Return the document of an error, as the command line has it."""
+    """Return the document of an error, as on the command line."""
     return {"schema": "dippm.error/1", "error": error.to_dict()}

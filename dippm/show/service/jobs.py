@@ -1,4 +1,4 @@
-"""`Job`, and `FairQueue`: who waits, in turns by client, and who has to come again."""
+"""`Job`, and `FairQueue`: a bounded queue in which clients take turns."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from typing import Any, Literal
 
 from dippm.errors import DippmError
 from dippm.show.service.errors import BusyError, ClosingError, JobCancelledError
-from dippm.show.service.uploads import Model
+from dippm.show.service.uploads import UploadedModel
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
 MOST_STAGES, FIRST_STAGES = 200, 50
-"""Of a job that tells more, the first and the last ones are kept."""
+"""Number of stages of a job that are kept, and how many of them are the first ones."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One question on its way to an answer; safe from any thread.
+    """One question and its answer; thread-safe.
 
     Attributes:
-        kind: of the question.
-        key: of its result.
-        client: who asked first.
-        message: for the process that answers.
-        models: uploads that it needs; they are released when it ends.
-        id: that nobody guesses.
-        state: where it is.
-        stages: what was told, with the second after it was asked, of many not all.
-        text: the answer, if it is done.
-        error: why there is none, if it failed.
-        waiters: requests that wait for it now.
-        is_detached: whether somebody has its address and may come back.
-        attempts: processes that worked on it.
+        kind: kind of question.
+        key: key of its result.
+        client: client that asked first.
+        message: message for the worker process.
+        models: uploads that it uses; they are released when it ends.
+        id: unguessable identifier.
+        state: state of the job.
+        stages: (seconds since the question, stage) of its progress, thinned if there are many.
+        text: the answer; None until it is done.
+        error: error of a failed job; None otherwise.
+        waiters: number of requests that wait for it.
+        is_detached: whether a client has its address and may come back.
+        attempts: number of worker processes that worked on it.
     """
 
     kind: str
     key: str
     client: str
     message: dict[str, Any] = field(repr=False)
-    models: tuple[Model, ...] = ()
+    models: tuple[UploadedModel, ...] = ()
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     state: State = "queued"
     stages: list[tuple[float, str]] = field(default_factory=list)
@@ -65,21 +65,21 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the job has ended."""
         return self.state in ENDED
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody asked for its end."""
+        """Whether the job was cancelled."""
         return self._cancelled.is_set()
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was asked."""
+        """Seconds since the question."""
         return time.monotonic() - self._began
 
     def tell(self, stage: str) -> None:
-        """Take what is being done."""
+        """Record a stage of progress."""
         with self._lock:
             self.stages.append((round(self.age_s, 3), stage))
             if len(self.stages) > MOST_STAGES:
@@ -87,17 +87,17 @@ class Job:
         self._change()
 
     def start(self) -> None:
-        """Say that a process works on it."""
+        """Mark the job as running."""
         with self._lock:
             self.state, self.attempts = "running", self.attempts + 1
             self.started_s = self.started_s or self.age_s
         self._change()
 
     def finish(self, text: str | None, error: DippmError | None = None) -> bool:
-        """End it, once: with its answer or with the reason that there is none.
+        """End the job once, with its answer or its error.
 
         Returns:
-            Whether it had not ended before.
+            Whether this call ended it.
         """
         with self._lock:
             if self.ended:
@@ -112,17 +112,17 @@ class Job:
         return True
 
     def cancel(self) -> None:
-        """Ask for its end; who works on it sees it within a fraction of a second."""
+        """Request cancellation; the worker notices it within a fraction of a second."""
         self._cancelled.set()
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, Callable[[], None]]:
-        """Return an event that each change sets, and what ends that."""
+        """Return an event that each change sets, and a function that unsubscribes it."""
         event = asyncio.Event()
 
         def hear() -> None:
             try:
                 loop.call_soon_threadsafe(event.set)
-            except RuntimeError:  # the loop is closed: the service ends
+            except RuntimeError:  # the loop is closed: the service is shutting down
                 return
 
         with self._lock:
@@ -135,10 +135,10 @@ class Job:
         return event, end
 
     def to_dict(self, position: int | None = None) -> dict[str, Any]:
-        """Return everything but the answer as JSON-ready data.
+        """Return everything except the answer as JSON-ready data.
 
         Args:
-            position: in the queue, from 1.
+            position: position in the queue, from 1.
         """
         with self._lock:
             return {
@@ -165,7 +165,7 @@ class Job:
 
 
 class FairQueue:
-    """Jobs that wait: clients take turns, and each may have so many waiting."""
+    """Waiting jobs: clients take turns, and each has a limit of waiting jobs."""
 
     def __init__(self, most: int, most_of_client: int) -> None:
         self._most, self._most_of_client = most, most_of_client
@@ -178,20 +178,20 @@ class FairQueue:
             return self._length()
 
     def check(self, client: str, retry_after_s: float) -> None:
-        """Refuse a client whose next job would find no place, before its file is read.
+        """Refuse a client whose next job would not fit the queue, before its file is read.
 
         Raises:
-            BusyError: if there is none.
+            BusyError: if it would not fit.
         """
         with self._changed:
             self._check(client, retry_after_s)
 
     def put(self, job: Job, retry_after_s: float) -> None:
-        """Let a job wait for its turn.
+        """Append a job to its client's turn.
 
         Raises:
-            BusyError: if the queue is full, or the client has too many in it.
-            ClosingError: if the service ends.
+            BusyError: if the queue is full, or the client has too many jobs in it.
+            ClosingError: if the service is shutting down.
         """
         with self._changed:
             if self._is_closed:
@@ -201,14 +201,14 @@ class FairQueue:
             self._changed.notify()
 
     def put_first(self, job: Job) -> None:
-        """Let a job that lost its process go on before others."""
+        """Put a job that lost its worker process at the front."""
         with self._changed:
             self._waiting.setdefault(job.client, deque()).appendleft(job)
             self._waiting.move_to_end(job.client, last=False)
             self._changed.notify()
 
     def take(self) -> Job | None:
-        """Wait for a job and take it: of the client that waited longest since its last turn.
+        """Wait for a job and remove it: that of the client whose last turn is longest ago.
 
         Returns:
             None once the queue is closed.
@@ -221,11 +221,11 @@ class FairQueue:
             client, jobs = self._waiting.popitem(last=False)
             job = jobs.popleft()
             if jobs:
-                self._waiting[client] = jobs  # its next one comes after those of all others
+                self._waiting[client] = jobs  # its next job comes after those of all others
             return job
 
     def drop(self, job: Job) -> bool:
-        """Take a job out; return whether it was waiting."""
+        """Remove a job; return whether it was waiting."""
         with self._changed:
             jobs = self._waiting.get(job.client, deque())
             if job not in jobs:
@@ -236,13 +236,13 @@ class FairQueue:
             return True
 
     def position(self, job: Job) -> int | None:
-        """Return how many turns a job waits for, from 1; None if it does not wait."""
+        """Return the position of a job in turns, from 1; None if it is not waiting."""
         with self._changed:
             jobs = self._waiting.get(job.client)
             if jobs is None or job not in jobs:
                 return None
             turn, order = jobs.index(job), list(self._waiting)
-            # Of each other client go first: one for each turn before, and one more if it is ahead.
+            # Each other client has one job before it per earlier turn, and one more if it is ahead.
             ahead = order.index(job.client)
             before = (
                 min(len(others), turn + (place < ahead))
@@ -252,7 +252,7 @@ class FairQueue:
             return turn + sum(before) + 1
 
     def close(self) -> list[Job]:
-        """Give nothing out any more, and return what still waits."""
+        """Close the queue, and return the jobs that were still waiting."""
         with self._changed:
             self._is_closed = True
             left = [job for jobs in self._waiting.values() for job in jobs]

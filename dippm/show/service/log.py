@@ -1,6 +1,6 @@
-"""`log`: a line of JSON on stderr for each event.
+"""`log`: writes a line of JSON to stderr per event.
 
-It has no token, no content and no name of a file: models are named by the start of their hash.
+It contains no token, content or file name: models are named by the start of their hash.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _writing = threading.Lock()
 
 
 def log(event: str, level: str = "info", **fields: Any) -> None:
-    """Write what happened; a reader that is gone is no matter."""
+    """Write an event; a closed stderr is ignored."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    told = {"time": now, "level": level, "event": event} | {
+    entry = {"time": now, "level": level, "event": event} | {
         name: printable(legible(value)) if isinstance(value, str) else value
         for name, value in fields.items()
         if value is not None
     }
-    line = json.dumps(told, default=str) + "\n"
+    line = json.dumps(entry, default=str) + "\n"
     try:
         with _writing:
             sys.stderr.write(line)

@@ -1,4 +1,4 @@
-"""`Metrics`: counts and times of the service, as Prometheus reads them."""
+"""`Metrics`: counters and histograms of the service in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Counts and times; safe from any thread."""
+    """Counters, histograms and gauges; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,29 +42,29 @@ class Metrics:
         }
 
     def count(self, name: str, by: float = 1, **labels: str) -> None:
-        """Add to a count."""
+        """Increment a counter."""
         with self._lock:
             self._counts[name][tuple(labels.items())] += by
 
     def time(self, name: str, seconds: float, **labels: str) -> None:
-        """Take a time."""
+        """Observe a time in a histogram."""
         with self._lock:
-            # Of each bound those below, then the sum.
+            # The count below each bound, then the sum.
             found = self._times[name].setdefault(tuple(labels.items()), [0.0] * (len(BOUNDS_S) + 2))
             found[bisect_left(BOUNDS_S, seconds)] += 1
             found[-1] += seconds
 
     def look(self, name: str, gauge: Callable[[], float]) -> None:
-        """Ask for a value whenever the text is made."""
+        """Register a gauge, which is called whenever the text is made."""
         self._gauges[name] = gauge
 
     def value(self, name: str, **labels: str) -> float:
-        """Return a count."""
+        """Return the value of a counter."""
         with self._lock:
             return self._counts[name][tuple(labels.items())]
 
     def text(self) -> str:
-        """Return everything as Prometheus' text."""
+        """Return all metrics in Prometheus' text format."""
         gauges = {name: gauge() for name, gauge in self._gauges.items()}
         with self._lock:
             return "\n".join([*self._lines(gauges), ""])
@@ -93,12 +93,12 @@ def _head(name: str, kind: str) -> Iterator[str]:
 
 
 def _braces(labels: Labels) -> str:
-    """Return labels as text; their values are names of ours, and need no escapes."""
+    """Return labels as text; their values are internal names and need no escaping."""
     return "{" + ",".join(f'{key}="{value}"' for key, value in labels) + "}" if labels else ""
 
 
 def resident_bytes() -> float:
-    """Return the resident memory of this process; 0 where the system does not say."""
+    """Return the resident memory of this process in bytes; 0 if it is not known."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):

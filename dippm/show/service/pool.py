@@ -1,4 +1,4 @@
-"""`AnswerPool`: threads that take jobs from a queue, each with a process that answers."""
+"""`AnswerPool`: threads that take jobs from a queue, each with a worker process."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ ANSWERS_PER_PROCESS = 200
 ATTEMPTS = 2
 START_S = 120.0
 OWN_MEMORY_MB = 1024
-"""That a process may use beside what the conversions may, of which each has a process itself."""
+"""Memory limit of a worker process itself; each conversion runs in a further process."""
 
 
-class ToldError(DippmError):
-    """An error of another process, with its type, message and hint as they were told.
+class ReportedError(DippmError):
+    """An error of a worker process, with its type, message and hint.
 
     Attributes:
         kind: name of its type.
-        status: code of HTTP.
+        status: HTTP status code.
     """
 
     def __init__(self, message: str, hint: str, kind: str) -> None:
@@ -47,23 +47,23 @@ class ToldError(DippmError):
         self.status = status_of(type(self.kind, (DippmError,), {})(""))
 
     def to_dict(self) -> dict[str, str]:
-        """Return what was told."""
+        """Return the error as the worker process reported it."""
         return {**super().to_dict(), "type": self.kind}
 
 
 class Answerer:
-    """A process that answers, from the caller's side.
+    """Client side of a worker process.
 
     Attributes:
-        answers: how many it has given.
+        answers: number of answers so far.
     """
 
     def __init__(self, folder: Path, memory_limit_mb: int) -> None:
         """Start the process.
 
         Args:
-            folder: to be made, for what it writes; it goes with the process.
-            memory_limit_mb: of a conversion.
+            folder: folder for its files, created here and removed with the process.
+            memory_limit_mb: memory limit of a conversion in MiB.
         """
         self.answers = 0
         self._folder = folder
@@ -84,7 +84,7 @@ class Answerer:
         return self._pipes.alive
 
     def wait_until_ready(self, remaining: Callable[[], float]) -> None:
-        """Wait until it has its libraries."""
+        """Wait until the process has loaded its libraries."""
         self._pipes.receive(remaining)
 
     def ask(
@@ -107,20 +107,20 @@ class Answerer:
                 raise BadFrameError("answered with what is no answer")
 
     def last_words(self) -> str:
-        """Return the end of what it printed."""
+        """Return the end of the process's output."""
         return self._pipes.last_words()
 
     def stop(self) -> None:
-        """End it and what it started."""
+        """End the process and its children."""
         self._pipes.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class AnswerPool:
-    """Threads with a process each.
+    """Threads with a worker process each.
 
     Attributes:
-        running: jobs that are worked on.
+        running: running jobs.
     """
 
     def __init__(
@@ -134,15 +134,15 @@ class AnswerPool:
         keep: Callable[[str, str], None],
         ended: Callable[[Job], None],
     ) -> None:
-        """Start the threads; their processes start at once, too.
+        """Start the threads and their processes.
 
         Args:
-            queue: of jobs.
-            folder: for what the processes write.
-            workers: how many.
-            memory_limit_mb: of a conversion.
-            metrics: that count what happens.
-            keep: called with the key of a job and its answer, before anybody hears of its end.
+            queue: queue of jobs.
+            folder: folder for the files of the processes.
+            workers: number of worker processes.
+            memory_limit_mb: memory limit of a conversion in MiB.
+            metrics: metrics to update.
+            keep: called with the key and the answer of a job before its end is announced.
             ended: called with each job that has ended.
         """
         self._queue, self._folder, self._memory_limit_mb = queue, folder, memory_limit_mb
@@ -157,7 +157,7 @@ class AnswerPool:
             thread.start()
 
     def close(self) -> None:
-        """End all, whatever they do."""
+        """End all threads and processes, busy or not."""
         self._closing.set()
         for job in self._queue.close():
             self._end(job, None, ClosingError("the service ends", "Ask again when it is back."))
@@ -183,16 +183,16 @@ class AnswerPool:
                     self._end(job, None, failed)
                 finally:
                     self.running.pop(number, None)
-                if answerer is None:  # the next one shall not wait for a start
+                if answerer is None:  # so that the next job does not wait for a start
                     answerer = self._started(number)
         finally:
             _stop(answerer)
 
     def _work(self, job: Job, answerer: Answerer | None, number: int) -> Answerer | None:
-        """Answer a job, and return the process for the next one."""
+        """Answer a job, and return the process for the next job."""
         end = time.monotonic() + float(job.message["limit_s"])
 
-        def remaining() -> float:
+        def remaining() -> float:  # cancelling and closing end a wait like the time limit
             if job.is_cancelled or self._closing.is_set():
                 raise TimedOutError
             return end - time.monotonic()
@@ -221,8 +221,10 @@ class AnswerPool:
             self._end(job, None, error)
         else:
             self._metrics.time("dippm_job_seconds", time.monotonic() - began, question=job.kind)
-            told = frame.get("error")
-            failed = ToldError(told["message"], told["hint"], told["type"]) if told else None
+            fault = frame.get("error")
+            failed = (
+                ReportedError(fault["message"], fault["hint"], fault["type"]) if fault else None
+            )
             self._end(job, frame.get("text"), failed)
             assert answerer is not None
             if answerer.answers >= ANSWERS_PER_PROCESS:
@@ -241,7 +243,7 @@ class AnswerPool:
         )
 
     def _lost(self, job: Job, error: WorkerDiedError, words: str) -> None:
-        """Give a job that lost its process another one, once."""
+        """Requeue a job that lost its process, once."""
         self._metrics.count("dippm_workers_lost_total")
         log("worker lost", "warning", job=job.id, reason=str(error), words=words[-500:] or None)
         if job.attempts < ATTEMPTS:
@@ -262,7 +264,7 @@ class AnswerPool:
             self._ended(job)
 
     def _started(self, number: int) -> Answerer | None:
-        """Return a process that is ready; None if none can be started, which is logged."""
+        """Return a ready process; None, with a log entry, if it cannot be started."""
         folder = self._folder / f"worker-{number}-{secrets.token_hex(4)}"
         end = time.monotonic() + START_S
 
@@ -285,6 +287,6 @@ class AnswerPool:
 
 
 def _stop(answerer: Answerer | None) -> None:
-    """End a process that is not to be used again."""
+    """End a process."""
     if answerer is not None:
         answerer.stop()

@@ -1,7 +1,7 @@
-"""What may be asked: pydantic models, whose fields are the arguments of the public verbs.
+"""Questions as pydantic models whose fields are the arguments of the public verbs.
 
 Text from outside never becomes a path: devices, checkpoints and models that name files are refused
-here, but for a model's path, which `service.py` looks up under its root.
+here, except for a model's path, which `service.py` resolves under its root.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dippm.show.service.errors import BadQuestionError
 
 Number = float
 MOST_POINTS = 2000
-"""Predictions of one question."""
+"""Largest number of predictions of one question."""
 MOST_MODELS = 50
 SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 _NO_NAME = re.compile(r"[/\\\x00-\x1f]|\.toml$|^~|^\.")
@@ -63,14 +63,14 @@ ModelRef = KeptModel | ModelAtPath | Annotated[Text, Field(pattern=r"^[a-z-]+:.+
 """A kept upload, a path, or a name such as "timm:resnet50"."""
 
 
-class _Asked(BaseModel):
-    """What every question may say beside conditions; see `dippm.predict`."""
+class _PredictionFields(BaseModel):
+    """Fields of every question in addition to conditions; see `dippm.predict`."""
 
     model_config = ConfigDict(extra="forbid")
 
     NAME: ClassVar[str]
     LISTS: ClassVar[tuple[str, ...]] = ()
-    """Fields that an address gives as a list with commas."""
+    """Fields that query parameters give as comma-separated lists."""
 
     framework: Name | None = None
     input: (
@@ -86,7 +86,7 @@ class _Asked(BaseModel):
     )
 
     def arguments(self) -> dict[str, Any]:
-        """Return what the verb takes, without the models."""
+        """Return the arguments of the verb, without the models."""
         return self.model_dump(exclude={"model", "models", "timeout_s"})
 
 
@@ -97,11 +97,11 @@ _FIELDS: Any = {
     for name, usual in usual_values(RunOptions).items()
 }
 if TYPE_CHECKING:
-    Conditions = _Asked
+    Conditions = _PredictionFields
 else:
     Conditions = create_model(
         "Conditions",
-        __base__=_Asked,
+        __base__=_PredictionFields,
         __doc__="What every question may say; see `dippm.predict`.",
         **_FIELDS,
     )
@@ -185,7 +185,7 @@ class ForScheduler(OneModel):
         return self
 
     def arguments(self) -> dict[str, Any]:
-        """Return what the verb takes, which is never asked for a pass under autograd."""
+        """Return the arguments of the verb, which has no autograd."""
         found = super().arguments()
         found.pop("autograd")
         return found
@@ -218,10 +218,10 @@ QUESTIONS: dict[str, type[Conditions]] = {
 
 
 def read_question(kind: type[Conditions], given: str | bytes | Mapping[str, Any]) -> Conditions:
-    """Return a question, checked.
+    """Validate a question and return it.
 
     Args:
-        kind: of the question.
+        kind: class of the question.
         given: JSON, or the fields by name.
 
     Raises:

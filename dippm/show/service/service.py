@@ -1,4 +1,4 @@
-"""`Service`: answers by content, and jobs for what is not known yet. It knows nothing of HTTP."""
+"""`Service`: cached answers by content, and jobs for the others. It is independent of HTTP."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from dippm.show.service.metrics import Metrics
 from dippm.show.service.pool import AnswerPool
 from dippm.show.service.questions import SHA256, Conditions, KeptModel, ModelAtPath
 from dippm.show.service.settings import Settings
-from dippm.show.service.uploads import MB, Model, Uploads
+from dippm.show.service.uploads import MB, UploadedModel, Uploads
 
 ENDED_S = 600.0
-"""So long a job can be asked for after it has ended."""
+"""Time for which an ended job is kept."""
 MOST_ENDED = 200
 GUESSED_S = 5.0
-"""What a job takes before one has ended."""
+"""Assumed duration of a job until one has ended."""
 
 
 @dataclass(slots=True)
-class Results:
-    """Answers by their key, the least used one goes first."""
+class ResultCache:
+    """LRU cache of answers by key."""
 
     most: int
     size: int = 0
@@ -46,7 +46,7 @@ class Results:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def find(self, key: str) -> str | None:
-        """Return an answer; None if it is not here."""
+        """Return an answer; None if it is not cached."""
         with self._lock:
             text = self._texts.get(key)
             if text is not None:
@@ -54,7 +54,7 @@ class Results:
             return text
 
     def keep(self, key: str, text: str) -> None:
-        """Keep an answer, unless it alone is too large."""
+        """Cache an answer, unless it alone is too large."""
         size = len(text)
         if size > self.most:
             return
@@ -67,32 +67,32 @@ class Results:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A model that a question is about, and how its answer is known again."""
+class FoundModel:
+    """A model of a question, with the identity of its content."""
 
     identity: str
     source: dict[str, Any]
-    model: Model | None = None
+    model: UploadedModel | None = None
 
 
 class Service:
-    """Questions in, answers or jobs out; safe from any thread.
+    """Answers questions at once or by jobs; thread-safe.
 
     Attributes:
-        settings: what is allowed.
-        metrics: what happened.
-        uploads: files that are here.
+        settings: settings of the service.
+        metrics: metrics of the service.
+        uploads: uploaded files.
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Start the processes that answer.
+        """Start the worker processes.
 
         Raises:
-            NoRoomError: if there is no place for uploads.
+            NoRoomError: if the folder of uploads cannot be created.
         """
         self.settings, self.metrics = settings, Metrics()
         self.uploads = Uploads(settings.folder, settings.uploads_mb, settings.kept_mb)
-        self._results = Results(settings.results_mb * MB)
+        self._results = ResultCache(settings.results_mb * MB)
         self._roots = tuple(Path(os.path.realpath(root)) for root in settings.roots)
         self._queue = FairQueue(settings.queue, settings.queue_of_client)
         self._digests: OrderedDict[tuple[Any, ...], str] = OrderedDict()
@@ -116,7 +116,7 @@ class Service:
 
     @property
     def retry_after_s(self) -> float:
-        """Seconds after which the queue will be shorter."""
+        """Estimated time in s until the queue is shorter."""
         waiting = len(self._queue) + len(self._pool.running)
         return max(1.0, round(self._mean_s * waiting / self.settings.workers))
 
@@ -124,18 +124,18 @@ class Service:
         """Refuse a client before its file is read.
 
         Raises:
-            BusyError: if its job would find no place in the queue.
+            BusyError: if its job would not fit the queue.
         """
         self._queue.check(client, self.retry_after_s)
 
-    def find_model(self, given: KeptModel | ModelAtPath | str) -> Found:
+    def find_model(self, given: KeptModel | ModelAtPath | str) -> FoundModel:
         """Return the model that a question names.
 
         Raises:
-            ForbiddenError: if it lies under no root.
+            ForbiddenError: if its path is under no root.
             NotHereError: if it is not kept.
-            ModelNotFoundError: if no such file is there.
-            BadQuestionError: if it is no name.
+            ModelNotFoundError: if the file does not exist.
+            BadQuestionError: if it is not a valid name.
         """
         if isinstance(given, KeptModel):
             match = SHA256.fullmatch(given.sha256)
@@ -145,25 +145,25 @@ class Service:
             path = self._under_root(given.path)
             shown = os.path.basename(given.path.rstrip("/")) or path.name
             source = _source(path=str(path), shown=given.path)
-            return Found(f"path:{shown}:{self._digest(path)}", source)
+            return FoundModel(f"path:{shown}:{self._digest(path)}", source)
         if given.startswith("hf-config:"):
             path = self._under_root(given.removeprefix("hf-config:"))
             name = f"hf-config:{path}"
             digest = cache._named_digest(name)
-            return Found(f"name:{digest}", _source(name=name, shown=given))
+            return FoundModel(f"name:{digest}", _source(name=name, shown=given))
         if not named.is_name(given):
             raise BadQuestionError(
                 f"{given[:80]!r} is no name of a model",
                 'Give one such as "timm:resnet50", {"path": ...}, {"sha256": ...}, or the file as'
                 " the body.",
             )
-        return Found(f"name:{given}", _source(name=given, shown=given))
+        return FoundModel(f"name:{given}", _source(name=given, shown=given))
 
-    def find_models(self, question: Conditions) -> list[Found]:
-        """Return the models that a question names, all or none of them in use.
+    def find_models(self, question: Conditions) -> list[FoundModel]:
+        """Return the models that a question names; on an error none of them is held.
 
         Raises:
-            BadQuestionError: if it names none; else as `find_model`.
+            BadQuestionError: if it names no model; else as `find_model`.
         """
         names: Sequence[Any] = getattr(question, "models", [getattr(question, "model", None)])
         if None in names:
@@ -172,7 +172,7 @@ class Service:
                 'Give "model": "timm:resnet50", {"path": ...} or {"sha256": ...}; or send the file'
                 " as the body.",
             )
-        found: list[Found] = []
+        found: list[FoundModel] = []
         try:
             for name in names:
                 found.append(self.find_model(name))
@@ -181,19 +181,19 @@ class Service:
             raise
         return found
 
-    def uploaded(self, model: Model) -> Found:
-        """Return an upload as what a question is about."""
+    def uploaded(self, model: UploadedModel) -> FoundModel:
+        """Return an upload as the model of a question."""
         source = _source(
             path=str(model.file),
             shown=model.name,
             unpack_mb=self.settings.upload_mb,
         )
-        return Found(f"sha256:{model.sha256}:{model.name}", source, model)
+        return FoundModel(f"sha256:{model.sha256}:{model.name}", source, model)
 
-    def answer(self, question: Conditions, found: Sequence[Found], client: str) -> str | Job:
-        """Return the answer, or the job that will have it, which is to be left (`leave`).
+    def answer(self, question: Conditions, found: Sequence[FoundModel], client: str) -> str | Job:
+        """Return the answer, or a job that will have it; the caller has to `leave` the job.
 
-        What `found` holds is released when it is needed no longer.
+        The models in `found` are released when they are no longer needed.
 
         Raises:
             BusyError: if the queue is full.
@@ -208,7 +208,7 @@ class Service:
             if known is not None:
                 self.metrics.count("dippm_results_total", how="hit")
                 return known
-            with self._lock:
+            with self._lock:  # one job per key: later clients join the job of the first
                 job = self._by_key.get(key)
                 joins = job is not None and not job.ended and not job.is_cancelled
                 if job is None or not joins:
@@ -219,17 +219,17 @@ class Service:
         finally:
             self.release(found)
 
-    def release(self, found: Sequence[Found]) -> None:
-        """Say that what was found is needed no longer."""
+    def release(self, found: Sequence[FoundModel]) -> None:
+        """Release models that are no longer needed."""
         for one in found:
             if one.model is not None:
                 self.uploads.release(one.model)
 
     def job(self, name: str) -> Job:
-        """Return a job.
+        """Return the job with an id.
 
         Raises:
-            NotHereError: if there is none of this name, or no longer.
+            NotHereError: if it does not exist, or no longer.
         """
         with self._lock:
             job = self._jobs.get(name)
@@ -241,28 +241,28 @@ class Service:
         return job
 
     def position(self, job: Job) -> int | None:
-        """Return how many turns a job waits for."""
+        """Return the position of a job in the queue."""
         return self._queue.position(job)
 
     def cancel(self, job: Job) -> None:
-        """End a job: one that waits at once, one that is worked on with its process."""
+        """Cancel a job: a waiting one at once, a running one with its process."""
         job.cancel()
         if self._queue.drop(job) and job.finish(None, JobCancelledError("the job was cancelled")):
             self.metrics.count("dippm_jobs_total", question=job.kind, state=job.state)
             self._end(job)
 
     def leave(self, job: Job) -> None:
-        """Say that a request waits for a job no longer; what nobody wants is cancelled."""
+        """Record that a request no longer waits for a job; an unwanted job is cancelled."""
         with self._lock:
             job.waiters -= 1
             unwanted = job.waiters <= 0 and not job.is_detached
-            if unwanted and job.ended:  # nobody has its address
+            if unwanted and job.ended:  # no client has its address
                 self._jobs.pop(job.id, None)
         if unwanted and not job.ended:
             self.cancel(job)
 
     def close(self) -> None:
-        """End everything, and remove what was uploaded."""
+        """End all processes, and remove all uploads."""
         self._pool.close()
         self.uploads.close()
 
@@ -273,7 +273,7 @@ class Service:
         client: str,
         arguments: dict[str, Any],
         limits: dict[str, Any],
-        found: Sequence[Found],
+        found: Sequence[FoundModel],
     ) -> Job:
         models = tuple(one.model for one in found if one.model is not None)
         message = {
@@ -293,7 +293,7 @@ class Service:
         return job
 
     def _end(self, job: Job) -> None:
-        """Note how long a job took, and let go of what it needed."""
+        """Record the duration of a job, and release its models."""
         if job.text is not None:
             worked_s = (job.ended_s or 0.0) - (job.started_s or 0.0)
             self._mean_s += 0.1 * (worked_s - self._mean_s)
@@ -304,7 +304,7 @@ class Service:
             self.uploads.release(model)
 
     def _forget_ended(self) -> None:
-        """Forget jobs that ended long ago, and the oldest of too many."""
+        """Forget jobs that ended long ago, and the oldest if there are too many."""
         ended = [job for job in self._jobs.values() if job.ended]
         for number, job in enumerate(ended):
             old = job.age_s - (job.ended_s or 0.0) > ENDED_S
@@ -321,7 +321,7 @@ class Service:
         return {"timeout_s": wanted, "memory_limit_mb": self.settings.memory_limit_mb}
 
     def _under_root(self, given: str) -> Path:
-        """Return where a path really leads, which is under a root."""
+        """Resolve a path, which has to be under a root."""
         if not self._roots:
             raise ForbiddenError(
                 "this service reads no paths",
@@ -347,7 +347,7 @@ class Service:
         )
 
     def _digest(self, path: Path) -> str:
-        """Return a hash of what lies at a path, of a file that did not change the known one."""
+        """Return the hash of a path's content, cached for unchanged files."""
         status = path.stat()
         at = (str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if path.is_dir():
@@ -370,7 +370,7 @@ def _source(
 
 
 def options_document(settings: Settings) -> dict[str, Any]:
-    """Return what may be asked, for a page that offers it: names of every kind, and the limits."""
+    """Return the valid names of every kind and the limits, for a page that offers them."""
     from dippm.decide.choice.contender import BY
     from dippm.decide.choice.limits import SLO_AT
     from dippm.decide.scheduling import all_formats

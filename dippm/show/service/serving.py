@@ -1,4 +1,4 @@
-"""`ServedService`: the service at an address, until it is closed."""
+"""`ServedService`: the service at an address."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ UNENCRYPTED = (
     "questions, models and the token go without encryption: whoever listens to the network reads"
     " them. Give certificate=... and key=..., or serve to this machine alone with a proxy before it"
 )
-"""What a service that other machines reach without TLS has to say."""
+"""Warning of a service that other machines reach without TLS."""
 
 
 class ServedService:
-    """A service that answers.
+    """A running service.
 
     Attributes:
-        address: that it answers at.
-        token: that a client needs; "" if none does.
-        is_shared: whether other machines reach it.
-        is_encrypted: whether it speaks TLS.
+        address: URL of the service.
+        token: token for clients; "" if none is needed.
+        is_shared: whether other machines can reach it.
+        is_encrypted: whether it uses TLS.
     """
 
     def __init__(
@@ -40,23 +40,23 @@ class ServedService:
         certificate: Path | None = None,
         key: Path | None = None,
     ) -> None:
-        """Take the address and start the processes; `answer` begins.
+        """Bind the address and start the processes; `answer` starts to serve.
 
         Args:
-            settings: what is allowed.
-            host: a name or address of this machine.
-            port: 0 for any that is free.
-            token: for a host that others reach; made if there is none.
-            certificate: of the server, in PEM; with `key` the service speaks TLS.
-            key: of the certificate, in PEM.
+            settings: settings of the service.
+            host: name or address of this machine.
+            port: port; 0 for any free one.
+            token: token for a shared host; generated if empty.
+            certificate: certificate of the server in PEM; with `key` the service uses TLS.
+            key: private key of the certificate in PEM.
 
         Raises:
-            ServiceError: if the address cannot be taken, or the certificate cannot be used.
+            ServiceError: if the address cannot be bound, or the certificate cannot be used.
             TokenError: if the token could be guessed.
         """
         try:
             from dippm.show.service.app import application
-            from dippm.show.service.connections import CertificateError, Listener
+            from dippm.show.service.connections import CertificateError, ServiceListener
             from dippm.show.service.service import Service
         except ImportError as error:
             raise ServiceNotInstalledError(
@@ -76,7 +76,7 @@ class ServedService:
         access = Access(self.token)
         self._service = Service(settings)
         try:
-            self._listener = Listener(
+            self._listener = ServiceListener(
                 application(self._service, access),
                 host,
                 port,
@@ -102,7 +102,7 @@ class ServedService:
         self.address = f"{scheme}://{name}:{self._listener.port}"
 
     def answer(self) -> None:
-        """Answer until `close` or a signal; then end all that was started."""
+        """Serve until `close` or a signal; then end all processes."""
         try:
             self._listener.answer()
         finally:

@@ -1,4 +1,4 @@
-"""`Settings`: what whoever runs the service allows."""
+"""`Settings`: settings of the operator of a service."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What whoever runs the service allows.
+    """Settings of the operator of a service.
 
     Attributes:
-        roots: folders under which a path may lie; without one, no question has a path.
-        workers: processes that answer.
-        upload_mb: size of one model file, in MiB.
-        uploads_mb: of all that are here.
-        kept_mb: of those that are kept because somebody asked.
-        results_mb: of answers that are kept; 0 keeps none.
-        timeout_s: of a conversion.
-        memory_limit_mb: of a conversion.
-        answer_s: after which any answer is given up.
-        queue: jobs that wait.
-        queue_of_client: jobs of one client that wait.
-        folder: in which uploads lie; None is the system's for temporary files.
-        webhook: "open" lets a pod pass that has no answer, "closed" refuses it, "off" has none.
+        roots: folders under which paths are allowed; without any, questions have no paths.
+        workers: number of worker processes.
+        upload_mb: largest size of one model file in MiB.
+        uploads_mb: largest total size of uploads in MiB.
+        kept_mb: largest total size of kept uploads in MiB.
+        results_mb: size of the cache of answers in MiB; 0 for no cache.
+        timeout_s: time limit of a conversion in s.
+        memory_limit_mb: memory limit of a conversion in MiB.
+        answer_s: time limit of an answer in s.
+        queue: largest number of waiting jobs.
+        queue_of_client: largest number of waiting jobs of one client.
+        folder: folder of uploads; None takes the system's folder for temporary files.
+        webhook: "open" admits a pod without an answer, "closed" refuses it, "off" has no webhook.
     """
 
     roots: tuple[Path, ...] = ()

@@ -1,6 +1,6 @@
-"""`Uploads`: files of strangers on disk, until they are answered, or for as long as was asked.
+"""`Uploads`: untrusted files on disk, until they are answered or as long as the client keeps them.
 
-Nothing here looks into a file: that is the work of a process in a sandbox.
+Nothing here reads the content of a file: sandboxed processes do.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _NAME = re.compile(r"\w[\w.+-]{0,99}")
 
 
 @dataclass(eq=False, slots=True)
-class Model:
-    """An upload that is here.
+class UploadedModel:
+    """An uploaded model.
 
     Attributes:
-        sha256: of its content.
-        name: of the file, which answers call it by.
-        folder: that is its own, with room for what is made of it.
-        size: in bytes.
-        users: jobs and requests that need it.
-        is_kept: whether it stays when nobody needs it.
+        sha256: hash of its content.
+        name: name of the file, used in answers.
+        folder: folder of its own, also for derived files.
+        size: size in bytes.
+        users: number of jobs and requests that use it.
+        is_kept: whether it stays when it is not in use.
     """
 
     sha256: str
@@ -49,13 +49,13 @@ class Model:
 
     @property
     def file(self) -> Path:
-        """Where it lies."""
+        """Path of the file."""
         return self.folder / self.name
 
 
 @dataclass(eq=False, slots=True)
-class Arriving:
-    """A file that arrives; a context that removes what is left of it."""
+class IncomingFile:
+    """A file that is being received; a context manager that removes an incomplete one."""
 
     uploads: Uploads
     name: str
@@ -65,7 +65,7 @@ class Arriving:
     _size: int = 0
     _handle: int = -1
 
-    def __enter__(self) -> Arriving:
+    def __enter__(self) -> IncomingFile:
         try:
             self.folder.mkdir(mode=0o700)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -84,11 +84,11 @@ class Arriving:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def take(self, chunk: bytes) -> None:
-        """Take the next piece.
+        """Write the next chunk.
 
         Raises:
-            TooLargeError: if that is more than may come.
-            NoRoomError: if the disk is full, or holds enough of other uploads.
+            TooLargeError: if the file gets too large.
+            NoRoomError: if the disk is full, or the total size of uploads is reached.
         """
         self.uploads._reserve(len(chunk))
         self._size += len(chunk)
@@ -105,11 +105,11 @@ class Arriving:
         except OSError as error:
             raise _no_room(error) from error
 
-    def whole(self, *, keep: bool) -> Model:
-        """Return the model, in use once, when all of it has come.
+    def whole(self, *, keep: bool) -> UploadedModel:
+        """Return the complete model, held once.
 
         Raises:
-            BadQuestionError: if nothing came.
+            BadQuestionError: if the file is empty.
         """
         if not self._size:
             raise BadQuestionError("the body is empty", "Send the model file as the body.")
@@ -117,22 +117,22 @@ class Arriving:
 
 
 class Uploads:
-    """Models that were uploaded; safe from any thread.
+    """Uploaded models; thread-safe.
 
     Attributes:
-        folder: in which they lie; it goes with the service.
+        folder: folder of the uploads, removed with the service.
     """
 
     def __init__(self, place: Path | None, most_mb: int, kept_mb: int) -> None:
-        """Make the folder.
+        """Create the folder.
 
         Args:
-            place: in which; None is the system's for temporary files.
-            most_mb: that all files may take together.
-            kept_mb: that those which are kept may take; the oldest one goes.
+            place: parent folder; None takes the system's folder for temporary files.
+            most_mb: largest total size in MiB.
+            kept_mb: largest total size of kept uploads in MiB; the oldest ones are removed.
 
         Raises:
-            NoRoomError: if it cannot be made.
+            NoRoomError: if the folder cannot be created.
         """
         _sweep(Path(place or tempfile.gettempdir()))
         try:
@@ -143,12 +143,12 @@ class Uploads:
             raise _no_room(error) from error
         self._most, self._most_kept = most_mb * MB, kept_mb * MB
         self._arriving = 0
-        self._models: OrderedDict[tuple[str, str], Model] = OrderedDict()
+        self._models: OrderedDict[tuple[str, str], UploadedModel] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
-        """Bytes that are here or arrive."""
+        """Total bytes of complete and incoming files."""
         with self._lock:
             return self._arriving + self._held()
 
@@ -156,24 +156,24 @@ class Uploads:
         with self._lock:
             return len(self._models)
 
-    def receive(self, name: str, most_mb: int) -> Arriving:
-        """Return what takes a file that arrives; use it as a context.
+    def receive(self, name: str, most_mb: int) -> IncomingFile:
+        """Return a context manager that receives a file.
 
         Raises:
-            BadQuestionError: if the name is none of a file.
+            BadQuestionError: if the name is not a valid file name.
         """
         if not _NAME.fullmatch(name):
             raise BadQuestionError(
                 f"{name[:80]!r} is no name of a file",
                 "Give letters, digits, '.', '_', '-' and '+', 100 at most: name=model.onnx.",
             )
-        return Arriving(self, name, most_mb * MB, self.folder / secrets.token_hex(16))
+        return IncomingFile(self, name, most_mb * MB, self.folder / secrets.token_hex(16))
 
-    def find(self, sha256: str) -> Model:
-        """Return a model that was kept, in use once more.
+    def find(self, sha256: str) -> UploadedModel:
+        """Return a kept model, held once more.
 
         Raises:
-            NotHereError: if there is none.
+            NotHereError: if there is no such model.
         """
         with self._lock:
             for model in reversed(self._models.values()):
@@ -187,22 +187,22 @@ class Uploads:
         )
 
     def forget(self, sha256: str) -> None:
-        """Keep a model no longer; it goes when nobody needs it.
+        """Stop keeping a model; it is removed when it is no longer in use.
 
         Raises:
-            NotHereError: if there is none.
+            NotHereError: if there is no such model.
         """
         model = self.find(sha256)
         model.is_kept = False
         self.release(model)
 
-    def use(self, model: Model) -> None:
-        """Say that one more needs a model."""
+    def use(self, model: UploadedModel) -> None:
+        """Hold a model once more."""
         with self._lock:
             model.users += 1
 
-    def release(self, model: Model) -> None:
-        """Say that one less needs a model."""
+    def release(self, model: UploadedModel) -> None:
+        """Release a model once."""
         with self._lock:
             model.users -= 1
             gone = model.users <= 0 and not model.is_kept
@@ -212,16 +212,18 @@ class Uploads:
             shutil.rmtree(model.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove all uploads."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self._owned)
 
-    def _add(self, arrived: Arriving, sha256: str, size: int, *, keep: bool) -> Model:
+    def _add(self, arrived: IncomingFile, sha256: str, size: int, *, keep: bool) -> UploadedModel:
         with self._lock:
             model = self._models.get((sha256, arrived.name))
             if model is None:
-                model = Model(sha256, arrived.name, arrived.folder.with_suffix(".model"), size)
+                model = UploadedModel(
+                    sha256, arrived.name, arrived.folder.with_suffix(".model"), size
+                )
                 try:
                     arrived.folder.rename(model.folder)
                 except OSError as error:
@@ -234,8 +236,8 @@ class Uploads:
             shutil.rmtree(one.folder, ignore_errors=True)
         return model
 
-    def _surplus(self) -> list[Model]:
-        """Take out the oldest of what is kept and not in use, as far as it is too much."""
+    def _surplus(self) -> list[UploadedModel]:
+        """Remove and return the oldest kept models not in use, until the rest is within limits."""
         kept = [model for model in self._models.values() if model.is_kept]
         size, gone = sum(model.size for model in kept), []
         for model in kept:
@@ -275,7 +277,7 @@ def _no_room(error: OSError) -> NoRoomError:
 
 
 def _sweep(place: Path) -> None:
-    """Remove folders of services that were killed: nobody holds their lock."""
+    """Remove folders of killed services, whose lock is free."""
     for folder in place.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():

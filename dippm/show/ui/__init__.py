@@ -1,1 +1,1 @@
-"""The page of runs, `dippm ui`: only `dippm.show.ui.page` knows Dash."""
+"""The page of runs, `dippm ui`; only `dippm.show.ui.page` uses Dash."""

@@ -1,4 +1,4 @@
-"""`offsets_s`: where the clock of each run begins on the common axis of time."""
+"""`offsets_s`: the start of each run on the common time axis."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ AXES: dict[str, str] = {
     "clock": "time of day (UTC)",
 }
 STEP = "step"
-"""Name of the axis where x is what a run told with its numbers."""
+"""Name of the axis whose x is the step that a run reported with its values."""
 
 
-class Begun(NamedTuple):
-    """When a run began.
+class RunStart(NamedTuple):
+    """Start of a run.
 
     Attributes:
-        run: its uuid.
-        workload: it and its experiment; runs of one began together.
+        run: uuid of the run.
+        workload: experiment and workload; the runs of a workload started together.
         wall_ns: nanoseconds since 1970.
     """
 
@@ -29,11 +29,11 @@ class Begun(NamedTuple):
     wall_ns: int
 
 
-def offsets_s(runs: Sequence[Begun], alignment: Alignment) -> dict[str, float]:
-    """Return what is added to the elapsed time of each run, in seconds, by its uuid.
+def offsets_s(runs: Sequence[RunStart], alignment: Alignment) -> dict[str, float]:
+    """Return the offset of the elapsed time of each run in s, by uuid.
 
-    "run" lays all beginnings on zero, "workload" the first of each workload, which keeps how far
-    runs beside each other were apart; "clock" gives seconds since 1970.
+    "run" aligns all starts at zero, "workload" the first start of each workload, which keeps the
+    distances of its runs; "clock" gives seconds since 1970.
     """
     if alignment == "clock":
         return {run.run: run.wall_ns / 1e9 for run in runs}

@@ -1,8 +1,8 @@
-"""`Listener`: HTTP by waitress, with limits on how many visitors come and how slow they may be.
+"""`PageListener`: waitress with limits on the number and slowness of connections.
 
-waitress counts the time since a connection's last byte, so that a visitor who sends a byte now and
-then keeps it for ever. Here each request has to arrive whole within a time, and when connections
-run out, the one that has waited longest without asking for anything makes room.
+waitress limits the time since the last byte, so a client that sends a byte now and then keeps its
+connection for ever. Here each request has to arrive within a time limit, and at the limit of
+connections the one that has been idle longest is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from waitress import create_server, wasyncore
 from waitress.channel import HTTPChannel
 
 LARGEST_REQUEST_BYTES = 8 * 2**20
-"""An exploration of 4 MiB as base64, with the names of what is selected."""
+"""Largest request: a selection file of 4 MiB as base64, with the names of the selected runs."""
 LARGEST_HEADER_BYTES = 32 * 2**10
 THREADS = 32
 MAX_CONNECTIONS = 200
@@ -29,23 +29,23 @@ READ_TIMEOUT_S = 60.0
 LOOK_EVERY_S = 1.0
 
 
-class Connection(HTTPChannel):  # type: ignore[misc]
-    """A visitor's connection, which knows since when it waits.
+class PageConnection(HTTPChannel):  # type: ignore[misc]
+    """A client's connection, with the start of its wait.
 
     Attributes:
-        since: when the request that is arriving began, or the last one was answered, in seconds of
-            the monotonic clock.
-        has_asked: whether a whole request ever arrived.
+        since: start of the incoming request, or end of the last response, in s of the monotonic
+            clock.
+        has_asked: whether a complete request ever arrived.
     """
 
     def __init__(self, *arguments: Any, **given: Any) -> None:
-        """Take the socket of a visitor who has just come."""
+        """Take the socket of a new client."""
         self.since = time.monotonic()
         self.has_asked = False
         super().__init__(*arguments, **given)
 
     def received(self, data: bytes) -> bool:
-        """Take what arrived."""
+        """Process received data."""
         if self.request is None:
             self.since = time.monotonic()
         taken: bool = super().received(data)
@@ -58,8 +58,8 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         self.since = time.monotonic()
 
     def is_overdue(self) -> bool:
-        """Return whether a visitor takes longer than is allowed to ask, to go on, or to read."""
-        if self.total_outbufs_len:  # waitress notes when it last sent something, by the other clock
+        """Return whether a client exceeds the time limit for a request, a pause, or reading."""
+        if self.total_outbufs_len:  # waitress notes the time of its last send, by the other clock
             idle_s: float = time.time() - self.last_activity
             return idle_s > READ_TIMEOUT_S
         if self.requests:
@@ -73,27 +73,27 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         return time.monotonic() - self.since > limit_s
 
 
-class Listener:
-    """A program that answers HTTP at an address.
+class PageListener:
+    """An HTTP server at an address.
 
     Attributes:
-        port: that it listens at.
+        port: port that it listens on.
     """
 
     def __init__(
         self, application: Any, host: str, port: int, *, max_connections: int = MAX_CONNECTIONS
     ) -> None:
-        """Take the address; visitors wait until `answer`.
+        """Bind the address; clients wait until `answer`.
 
         Args:
-            application: as WSGI has it.
-            host: a name or an address of this machine, "" for all of them.
-            port: 0 for any that is free.
-            max_connections: that are open at once.
+            application: WSGI application.
+            host: name or address of this machine; "" for all addresses.
+            port: port; 0 for any free one.
+            max_connections: largest number of open connections.
 
         Raises:
-            OSError: if the address cannot be taken.
-            ValueError: if it is none.
+            OSError: if the address cannot be bound.
+            ValueError: if the address is not valid.
         """
         found = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -113,16 +113,16 @@ class Listener:
             max_request_header_size=LARGEST_HEADER_BYTES,
             ident="",
             log_socket_errors=False,
-            # A proxy says by which scheme it was asked, so that cookies stay on that; nothing else
-            # of what it says is believed.
+            # A proxy states the scheme of the request, so that cookies stay on it; nothing else
+            # that it states is trusted.
             trusted_proxy="*",
             trusted_proxy_headers={"x-forwarded-proto"},
         )
-        self._server.channel_class = Connection
+        self._server.channel_class = PageConnection
         self.port = int(self._server.effective_port)
 
     def answer(self) -> None:
-        """Answer visitors until `close`."""
+        """Serve until `close`."""
         try:
             while not self._ended.is_set():
                 wasyncore.loop(LOOK_EVERY_S, use_poll=True, map=self._map, count=1)

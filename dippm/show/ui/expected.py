@@ -1,4 +1,4 @@
-"""`expected`: what was predicted for what a stream measures."""
+"""`expected`: the predicted value of a measured stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dippm.errors import RunError
 from dippm.runs.tracking.steps import USUAL, timed_steps
-from dippm.show.ui.opened import Opened
+from dippm.show.ui.opened import OpenedRun
 from dippm.show.ui.streams import CALLS
 
 ON_GPU = {
@@ -18,18 +18,18 @@ ON_GPU = {
 }
 ON_CPU = {"tree.rss_mb": "memory_mb", "rapl.package_energy_j": "power_w"}
 COUNTERS = ("nvml.energy_j", "rapl.package_energy_j")
-"""Only their growth per second is a power."""
+"""Cumulative energy counters, whose rate is a power."""
 
 
-class Expected(NamedTuple):
+class PredictedValue(NamedTuple):
     """A predicted value with its interval.
 
     Attributes:
-        target: with its unit: "latency_ms".
-        value: predicted.
-        low: of the interval, None without one.
-        high: of it.
-        coverage: its probability, 0 to 1.
+        target: target with its unit: "latency_ms".
+        value: predicted value.
+        low: lower end of the interval; None without one.
+        high: upper end of the interval.
+        coverage: probability of the interval, 0 to 1.
     """
 
     target: str
@@ -39,16 +39,16 @@ class Expected(NamedTuple):
     coverage: float | None
 
 
-def expected(run: Opened, key: str, *, rates: bool) -> Expected | None:
-    """Return what was predicted for a stream, None if nothing was.
+def expected(run: OpenedRun, key: str, *, rates: bool) -> PredictedValue | None:
+    """Return the predicted value of a stream; None without one.
 
-    A step's latency is held against the spans that `dippm compare-run` would time, the memory
-    against that of the process tree on the device of the prediction, the power against its board.
+    The latency of a step belongs to the spans that `dippm compare-run` would time, the memory to
+    that of the process tree on the predicted device, and the power to that of its board.
 
     Args:
-        run: with the prediction beside it.
-        key: of the stream.
-        rates: whether counters are drawn as their growth per second.
+        run: run with a prediction.
+        key: key of the stream.
+        rates: whether counters are drawn as rates.
     """
     foretold = run.prediction
     if foretold is None:
@@ -60,10 +60,10 @@ def expected(run: Opened, key: str, *, rates: bool) -> Expected | None:
     intervals = foretold.get("intervals")
     interval = intervals.get(target) if isinstance(intervals, Mapping) else None
     low, high, coverage = (_number(interval, name) for name in ("low", "high", "coverage"))
-    return Expected(target, float(value), low, high, coverage)
+    return PredictedValue(target, float(value), low, high, coverage)
 
 
-def _target(run: Opened, key: str, rates: bool) -> str | None:
+def _target(run: OpenedRun, key: str, rates: bool) -> str | None:
     if key.startswith(CALLS):
         return "latency_ms" if key == CALLS + _steps(run) else None
     if key in COUNTERS and not rates:
@@ -71,14 +71,14 @@ def _target(run: Opened, key: str, rates: bool) -> str | None:
     conditions = (run.prediction or {}).get("conditions")
     device = conditions.get("device") if isinstance(conditions, Mapping) else ""
     source, _, quantity = key.partition(".")
-    plain = f"{source.partition(':')[0]}.{quantity}"  # of one of several devices: "nvml:1"
+    plain = f"{source.partition(':')[0]}.{quantity}"  # "nvml:1" is one of several devices
     return (ON_CPU if str(device).startswith("CPU") else ON_GPU).get(plain)
 
 
-def _steps(run: Opened) -> str:
+def _steps(run: OpenedRun) -> str:
     try:
         return timed_steps(run.spans).name
-    except RunError:  # too few for a latency, and still they are what was predicted
+    except RunError:  # too few for a latency, but still the predicted spans
         names = {span.name for span in run.spans}
         return USUAL if USUAL in names else next(iter(names)) if len(names) == 1 else ""
 

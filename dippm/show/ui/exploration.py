@@ -1,4 +1,4 @@
-"""`Exploration`: all that a person set on the page, as a file that a colleague loads."""
+"""`ChartSelection`: the settings of the page, as a file that others can load."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Range = tuple[
 
 
 class ExplorationError(DippmError, ValueError):
-    """A file is no exploration."""
+    """A file does not hold settings of the page."""
 
 
-class _Part(BaseModel):
+class _SavedPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ChartView(_Part):
+class ChartView(_SavedPart):
     """One chart.
 
     Attributes:
-        stream: key of what it draws, see `dippm.show.ui.streams`.
+        stream: key of its stream, see `dippm.show.ui.streams`.
         log: whether its y axis is logarithmic.
-        x: what is seen of the x axis: seconds; None for all.
-        y: what is seen of the y axis, in its unit (its power of ten, on a logarithmic one).
+        x: visible range of the x axis in s; None for all.
+        y: visible range of the y axis in its unit (exponents on a logarithmic axis); None for all.
     """
 
     stream: Text
@@ -48,31 +48,31 @@ class ChartView(_Part):
     y: Range | None = None
 
 
-class Exploration(_Part):
-    """All that was set.
+class ChartSelection(_SavedPart):
+    """The settings of the page.
 
     Attributes:
-        kind: what the file is.
-        version: of its format.
-        runs: uuids of what was selected, in the order of selection.
-        hidden: labels of lines that are not drawn: uuids, or of merged ones a JSON list
-            of experiment and workload.
-        charts: from top to bottom.
-        smoothing: percent.
-        alignment: of the x axis, where it is time.
-        axis: what the x axis is: time, or the step that a run told with its numbers.
-        grouping: every run for itself, or workloads as mean and range.
-        rates: whether a counter is drawn as its growth per second.
+        kind: kind of the file.
+        version: version of its format.
+        runs: uuids of the selected runs, in the order of selection.
+        hidden: labels of hidden lines: uuids, or a JSON list of experiment and workload for merged
+            lines.
+        charts: charts from top to bottom.
+        smoothing: smoothing in percent.
+        alignment: alignment of the x axis if it is time.
+        axis: kind of x axis: time, or the step that a run reported with its values.
+        grouping: separate runs, or workloads as mean and range.
+        rates: whether counters are drawn as rates.
         spans: whether spans are drawn behind the streams.
-        prediction: whether what was predicted is drawn beside what was measured.
-        search: words.
-        status: of runs in the list, "" for all.
-        condition: on metrics of runs in the list.
-        experiments: that the list is of; none for all.
-        workloads: that the list is of, as experiment and name; none for all.
-        columns: of the table, see `dippm.show.ui.table`; none for those that it chooses.
-        sort: column that the table is sorted by, with "-" before it for falling order.
-        by: column that gathers runs of the table into groups, "" for none.
+        prediction: whether predictions are drawn with the measurements.
+        search: search words.
+        status: status of the listed runs; "" for all.
+        condition: condition on metrics of the listed runs.
+        experiments: listed experiments; empty for all.
+        workloads: listed workloads as (experiment, name); empty for all.
+        columns: columns of the table, see `dippm.show.ui.table`; empty for the defaults.
+        sort: column that the table is sorted by, with "-" before it for descending order.
+        by: column that groups the runs of the table; "" for none.
     """
 
     kind: Literal["dippm exploration"] = "dippm exploration"
@@ -97,27 +97,27 @@ class Exploration(_Part):
     by: Text = ""
 
     @model_validator(mode="after")
-    def _charts_differ(self) -> Exploration:
+    def _charts_differ(self) -> ChartSelection:
         streams = [chart.stream for chart in self.charts]
         if len(set(streams)) < len(streams):
             raise ValueError("two charts draw the same")
         return self
 
     def text(self) -> str:
-        """Return the file."""
+        """Return the content of the file."""
         return self.model_dump_json(indent=1) + "\n"
 
 
-def exploration_of(text: str | bytes) -> Exploration:
-    """Read a file that `Exploration.text` gave.
+def exploration_of(text: str | bytes) -> ChartSelection:
+    """Read a file that `ChartSelection.text` wrote.
 
     Raises:
-        ExplorationError: if it is none, or of a version that this one does not know.
+        ExplorationError: if it is not such a file, or of an unknown version.
     """
     if len(text) > LARGEST_BYTES:
         raise ExplorationError(f"the file is larger than {LARGEST_BYTES >> 20} MiB", HINT)
     try:
-        return Exploration.model_validate_json(text)
+        return ChartSelection.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"

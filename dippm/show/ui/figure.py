@@ -1,4 +1,4 @@
-"""`figure_of`: a chart as plotly's JSON, built without plotly, which would check it for seconds."""
+"""`figure_of`: a chart as plotly's JSON, built without plotly, whose validation takes seconds."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import base64
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dippm.base.numbers import show
-from dippm.show.report.plotted import safe
+from dippm.base.number_format import show
+from dippm.show.report.plotted import escape_tags
 from dippm.show.report.runs.charts import Level, Line, Stretch
 from dippm.show.ui.alignment import STEP
 from dippm.show.ui.exploration import ChartView
-from dippm.show.ui.view import View
+from dippm.show.ui.view import ChartData
 
 MOST_TRACES = 40
-"""Lines that are traces of their own; plotly takes a millisecond for each, so more are joined."""
+"""Largest number of lines with a trace each; plotly takes 1 ms per trace, so more are joined."""
 MOST_MARKED = 60
 MOST_IN_LEGEND = 8
 HEIGHT_OF_LANE, MOST_OF_LANES = 0.075, 0.55
-"""Of the chart's height."""
+"""Height of a lane of spans, and of all lanes at most, relative to the chart."""
 MOST_OF_NAME = 10
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 class Scheme(NamedTuple):
-    """Colours that can be read on one background."""
+    """Colours for one background."""
 
     background: str
     text: str
@@ -53,12 +53,12 @@ SCHEMES = {
 }  # fmt: skip
 
 
-def figure_of(view: View, wanted: ChartView, scheme: str) -> dict[str, Any]:
+def figure_of(view: ChartData, wanted: ChartView, scheme: str) -> dict[str, Any]:
     """Return a figure.
 
     Args:
-        view: what is drawn.
-        wanted: what is seen of its axes, and whether y is logarithmic.
+        view: data of the chart.
+        wanted: visible ranges of its axes, and whether y is logarithmic.
         scheme: "light" or "dark".
     """
     looks = SCHEMES.get(scheme, SCHEMES["light"])
@@ -68,7 +68,7 @@ def figure_of(view: View, wanted: ChartView, scheme: str) -> dict[str, Any]:
     traces = (
         [part for line, place in pairs for part in _traces(line, place, looks, factor, hover)]
         if len(pairs) <= MOST_TRACES
-        else _joined(pairs, looks, factor, hover)
+        else _join_traces(pairs, looks, factor, hover)
     )
     traces += _endings(view, looks, factor)
     shapes, notes = _levels(view.chart.levels, looks, log=wanted.log)
@@ -80,7 +80,7 @@ def figure_of(view: View, wanted: ChartView, scheme: str) -> dict[str, Any]:
     is_named = len(pairs) <= MOST_IN_LEGEND
     layout = {
         "uirevision": "kept",
-        "meta": {"title": safe(view.chart.title)},
+        "meta": {"title": escape_tags(view.chart.title)},
         "paper_bgcolor": looks.background,
         "plot_bgcolor": looks.background,
         "font": {"color": looks.text, "size": 12, "family": "system-ui, sans-serif"},
@@ -97,14 +97,14 @@ def figure_of(view: View, wanted: ChartView, scheme: str) -> dict[str, Any]:
         "annotations": notes,
         "xaxis": {
             **axis,
-            "title": {"text": safe(view.chart.x_label), "standoff": 6},
+            "title": {"text": escape_tags(view.chart.x_label), "standoff": 6},
             "type": "date" if view.clock else "linear",
             **_seen(wanted.x or _around(view.extent), factor),
             **({"anchor": "y2"} if bars else {}),
         },
         "yaxis": {
             **axis,
-            "title": {"text": safe(view.chart.y_label), "standoff": 6},
+            "title": {"text": escape_tags(view.chart.y_label), "standoff": 6},
             "type": "log" if wanted.log else "linear",
             "exponentformat": "power",
             **_seen(wanted.y),
@@ -129,7 +129,7 @@ def figure_of(view: View, wanted: ChartView, scheme: str) -> dict[str, Any]:
 
 
 def _around(extent: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return an axis that holds everything with a little room on either side."""
+    """Return a range of the x axis that holds everything, with a margin."""
     if extent is None:
         return None
     room = (extent[1] - extent[0]) * 0.02 or 0.5
@@ -142,9 +142,9 @@ def _seen(range_: tuple[float, float] | None, factor: float = 1.0) -> dict[str, 
     return {"autorange": False, "range": [range_[0] * factor, range_[1] * factor]}
 
 
-def _hover(view: View) -> str:
-    """Return what a point says: its value with unit, and when it was, or at which step."""
-    unit = f" {safe(view.chart.unit)}" if view.chart.unit else ""
+def _hover(view: ChartData) -> str:
+    """Return the hover template of a point: value with unit, and time or step."""
+    unit = f" {escape_tags(view.chart.unit)}" if view.chart.unit else ""
     if view.clock:
         when = "%{x|%Y-%m-%d %H:%M:%S} UTC"
     else:
@@ -156,7 +156,7 @@ def _traces(
     line: Line, place: int, looks: Scheme, factor: float, hover: str
 ) -> list[dict[str, Any]]:
     drawn = looks.lines[place % len(looks.lines)]
-    x, name = _array(line.x * factor), safe(line.name)
+    x, name = _array(line.x * factor), escape_tags(line.name)
     shared = {"type": "scatter", "x": x, "name": name}
     extra = name
     parts = []
@@ -184,10 +184,10 @@ def _traces(
     return [*parts, main]
 
 
-def _joined(
+def _join_traces(
     pairs: Sequence[tuple[Line, int]], looks: Scheme, factor: float, hover: str
 ) -> list[dict[str, Any]]:
-    """Return a trace per colour, its lines apart by a gap; what a point is of, its text says."""
+    """Return a trace per colour, with gaps between its lines; the text of a point names a line."""
     import numpy as np
 
     traces = []
@@ -198,7 +198,7 @@ def _joined(
         gap = np.full(1, np.nan)
         x = np.concatenate([part for line in mine for part in (line.x, gap)])
         y = np.concatenate([part for line in mine for part in (line.y, gap)])
-        text = [name for line in mine for name in [safe(line.name)] * (len(line.x) + 1)]
+        text = [name for line in mine for name in [escape_tags(line.name)] * (len(line.x) + 1)]
         traces.append(
             {
                 "type": "scatter",
@@ -215,7 +215,7 @@ def _joined(
     return traces
 
 
-def _endings(view: View, looks: Scheme, factor: float) -> list[dict[str, Any]]:
+def _endings(view: ChartData, looks: Scheme, factor: float) -> list[dict[str, Any]]:
     """Return a cross at the last value of each line whose run did not end well."""
     import numpy as np
 
@@ -224,7 +224,7 @@ def _endings(view: View, looks: Scheme, factor: float) -> list[dict[str, Any]]:
         there = np.flatnonzero(np.isfinite(line.y))
         if ending and len(there):
             last = int(there[-1])
-            text = f"{safe(line.name)}: {safe(ending)}"
+            text = f"{escape_tags(line.name)}: {escape_tags(ending)}"
             crosses.append((float(line.x[last]) * factor, float(line.y[last]), text))
     if not crosses:
         return []
@@ -240,10 +240,10 @@ def _endings(view: View, looks: Scheme, factor: float) -> list[dict[str, Any]]:
 
 
 def _levels(levels: Sequence[Level], looks: Scheme, *, log: bool) -> tuple[list[Any], list[Any]]:
-    """Return lines and bands over the whole width, and what they are called.
+    """Return lines and bands over the whole width, and their labels.
 
-    On a logarithmic axis plotly wants the height of a shape as it is, and that of a text as its
-    power of ten.
+    On a logarithmic axis plotly takes the height of a shape as a value, and that of a text as an
+    exponent.
     """
     import math
 
@@ -275,8 +275,8 @@ def _levels(levels: Sequence[Level], looks: Scheme, *, log: bool) -> tuple[list[
     return shapes, notes
 
 
-def _nothing(view: View) -> list[dict[str, Any]]:
-    """Return what stands in a chart without any value."""
+def _nothing(view: ChartData) -> list[dict[str, Any]]:
+    """Return the text of a chart without any value."""
     import numpy as np
 
     if any(np.isfinite(line.y).any() for line in view.chart.lines):
@@ -289,7 +289,7 @@ ACROSS = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y", "layer": "below"}
 
 
 def level_text(level: Level) -> str:
-    """Return what a level says, in one line."""
+    """Return the label of a level in one line."""
     between = ""
     if level.low is not None and level.high is not None:
         percent = f"{level.coverage:.0%}: " if level.coverage is not None else ""
@@ -300,9 +300,9 @@ def level_text(level: Level) -> str:
 def _stretches(
     stretches: Sequence[Stretch], looks: Scheme, factor: float
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return spans as bars with their names, and the lanes that they lie in, below those of a run.
+    """Return spans as bars with names, and the axis of their lanes below the chart.
 
-    A bar is in the lane of its depth, among those of its run; a colour is a name.
+    A bar lies in the lane of its nesting depth within its run; colours stand for names.
     """
     depth: dict[str, int] = {}
     for stretch in stretches:
@@ -322,19 +322,19 @@ def _stretches(
                 "y": [first[stretch.run] + stretch.lane for stretch in mine],
                 "width": 0.86,
                 "yaxis": "y2",
-                "name": safe(name),
+                "name": escape_tags(name),
                 "showlegend": False,
-                "text": safe(name),
+                "text": escape_tags(name),
                 "textposition": "inside",
                 "insidetextanchor": "start",
                 "textangle": 0,
                 "textfont": {"color": looks.background},
                 "marker": {"color": span_colour(place, looks), "line": {"width": 0}},
                 "customdata": [
-                    [safe(stretch.run), show((stretch.end - stretch.start) * 1e3)]
+                    [escape_tags(stretch.run), show((stretch.end - stretch.start) * 1e3)]
                     for stretch in mine
                 ],
-                "hovertemplate": f"{safe(name)}: %{{customdata[1]}} ms"
+                "hovertemplate": f"{escape_tags(name)}: %{{customdata[1]}} ms"
                 "<extra>%{customdata[0]}</extra>",
             }
         )
@@ -344,12 +344,12 @@ def _stretches(
 
 
 def _short(name: str) -> str:
-    """Return the name of a lane, as wide as the margin."""
-    return safe(name if len(name) <= MOST_OF_NAME else f"{name[: MOST_OF_NAME - 1]}…")
+    """Return the name of a lane, cut to the width of the margin."""
+    return escape_tags(name if len(name) <= MOST_OF_NAME else f"{name[: MOST_OF_NAME - 1]}…")
 
 
 def span_colour(place: int, looks: Scheme) -> str:
-    """Return the colour of spans of one name, counted from the end: lines begin at the front."""
+    """Return the colour of spans of one name, taken from the end since lines start at the front."""
     return looks.lines[-1 - place % len(looks.lines)]
 
 
@@ -359,7 +359,7 @@ def _faint(colour: str) -> str:
 
 
 def _array(numbers: Any) -> dict[str, str]:
-    """Return numbers as plotly takes them without text: base64 of their bytes."""
+    """Return numbers in plotly's binary form: base64 of their bytes."""
     import numpy as np
 
     raw = np.ascontiguousarray(numbers, dtype="<f8").tobytes()

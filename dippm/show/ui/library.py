@@ -1,7 +1,7 @@
-"""`Library`: the runs of a store and those that go on, read by one thread for all visitors.
+"""`Library`: the runs of a store and those still running, read by one thread for all visitors.
 
-A visitor never waits for the store: what is not at hand is asked for, and comes with a later look.
-`version` rises whenever something came.
+A visitor never waits for the store: data that is not in memory is requested, and arrives later.
+`version` increases whenever something arrived.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from dippm.errors import DippmError
 from dippm.runs.store.runs import RunStore, open_store
 from dippm.runs.store.stored_run import StoredRun
 from dippm.show.ui.opened import (
-    Opened,
-    Record,
+    OpenedRun,
+    RunRecord,
     opened_of_folder,
     opened_of_store,
     record_of_folder,
     record_of_store,
 )
-from dippm.show.ui.running import Running, running_runs
-from dippm.show.ui.selection import Listed
+from dippm.show.ui.running import UnstoredRun, running_runs
+from dippm.show.ui.selection import ListedRun
 
 MOST_RUNS, NEWEST = 20_000, 100
 LIST_EVERY_S = 15.0
 LIST_ANYWAY_S = 300.0
-"""Even if the file of the store was not written to."""
+"""Interval after which the store is listed again even if its file did not change."""
 LOOK_EVERY_S = 1.0
 MOST_BYTES = 2**30
 MOST_RECORDS = 20
 GROWING_SHARE = 0.1
-"""A run that goes on for hours takes seconds to read: it is not read all the time."""
+"""Share of the time for re-reading a growing run: one of some hours takes seconds to read."""
 
 
 class Library:
-    """Runs, whether they go on or stand in a store.
+    """Runs of a store, and runs that are still running.
 
     Attributes:
-        version: rises with every change.
-        trouble: why the store cannot be read at the moment, "" if it can.
+        version: number that increases with every change.
+        trouble: why the store cannot be read at the moment; "" if it can.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Library:
         growing_share: float = GROWING_SHARE,
         opener: Callable[[str | None], RunStore] = open_store,
     ) -> None:
-        """Prepare to read; `start` begins.
+        """Prepare to read; `start` starts the thread.
 
         Args:
-            store: as `open_store` takes it.
-            spool: where runs are that go on, by default that of the user.
-            most_bytes: of samples that are held in memory; what was not looked at goes first.
-            growing_share: of the time that a run may be read anew while it grows.
-            opener: of the store.
+            store: address of the store, as `open_store` takes it.
+            spool: folder of running runs; by default that of the user.
+            most_bytes: largest size of samples in memory; the least recently used ones go first.
+            growing_share: share of the time in which a growing run may be re-read.
+            opener: function that opens the store.
         """
         self.version = 0
         self.trouble = ""
@@ -69,13 +69,13 @@ class Library:
         self._most_bytes, self._growing_share = most_bytes, growing_share
         self._source: RunStore | None = None
         self._stored: dict[str, StoredRun] = {}
-        self._running: dict[str, Running] = {}
-        self._listed: tuple[Listed, ...] = ()
-        self._opened: OrderedDict[str, Opened] = OrderedDict()
+        self._running: dict[str, UnstoredRun] = {}
+        self._listed: tuple[ListedRun, ...] = ()
+        self._opened: OrderedDict[str, OpenedRun] = OrderedDict()
         self._asked: OrderedDict[str, None] = OrderedDict()
         self._read_with: dict[str, int] = {}
         self._failed: dict[str, str] = {}
-        self._records: OrderedDict[str, Record] = OrderedDict()
+        self._records: OrderedDict[str, RunRecord] = OrderedDict()
         self._record_asked: OrderedDict[str, None] = OrderedDict()
         self._record_rests_until: dict[str, float] = {}
         self._grown: set[str] = set()
@@ -99,7 +99,7 @@ class Library:
 
     @property
     def asked(self) -> str:
-        """The store as it was asked for, "" for the user's own."""
+        """Address of the store as given; "" for the user's own."""
         return self._store or ""
 
     @property
@@ -109,16 +109,16 @@ class Library:
 
     @property
     def place(self) -> str:
-        """Where the store is, for people."""
+        """Address of the store for people."""
         return self._source.location.shown() if self._source else self._store or "the store"
 
-    def runs(self) -> tuple[Listed, ...]:
+    def runs(self) -> tuple[ListedRun, ...]:
         """Return all runs, newest first."""
         with self._turn:
             return self._listed
 
-    def opened(self, uuids: Iterable[str]) -> dict[str, Opened]:
-        """Return those of the runs that were read; the others are asked for."""
+    def opened(self, uuids: Iterable[str]) -> dict[str, OpenedRun]:
+        """Return the runs that are in memory, and request the others."""
         found = {}
         with self._turn:
             for uuid in uuids:
@@ -131,8 +131,8 @@ class Library:
                 self._turn.notify_all()
         return found
 
-    def record(self, uuid: str) -> Record | None:
-        """Return what a page tells of a run; None if it is not at hand: then it is asked for."""
+    def record(self, uuid: str) -> RunRecord | None:
+        """Return the record of a run; None if it is not in memory, and then request it."""
         with self._turn:
             found = self._records.get(uuid)
             rests = self._record_rests_until.get(uuid, 0.0) > time.monotonic()
@@ -143,10 +143,10 @@ class Library:
             return found
 
     def artifact(self, uuid: str, name: str) -> Path | None:
-        """Return a copy of a file that a run of the store told of, None if there is no such run.
+        """Return a copy of an artifact of a stored run; None if there is no such run.
 
         Raises:
-            RunError: if the run told of no such file.
+            RunError: if the run has no such artifact.
             StoreError: if the store cannot be read.
         """
         with self._turn:
@@ -159,18 +159,18 @@ class Library:
             return {uuid: self._failed[uuid] for uuid in uuids if uuid in self._failed}
 
     def read_at(self, uuid: str) -> int:
-        """Return the version with which a run was last read, 0 if it is not at hand."""
+        """Return the version at which a run was last read; 0 if it is not in memory."""
         with self._turn:
             return self._read_with.get(uuid, 0) if uuid in self._opened else 0
 
     def wait(self, version: int, timeout_s: float) -> int:
-        """Wait until the version is above this one; return it."""
+        """Wait until the version exceeds this one, and return it."""
         with self._turn:
             self._turn.wait_for(lambda: self.version > version or self._ended, timeout_s)
             return self.version
 
     def look(self) -> None:
-        """Read what changed, and what was asked for; the background does this all the time."""
+        """Read changes and requested runs once; the thread repeats this."""
         self._look_at_running()
         if self._must_list():
             self._list()
@@ -181,7 +181,7 @@ class Library:
         while True:
             try:
                 self.look()
-            except Exception as error:  # a thread that ended would leave a page that never changes
+            except Exception as error:  # if the thread ended, the page would never change again
                 self._say(f"reading failed: {type(error).__name__}: {error}")
             with self._turn:
                 self._turn.wait_for(
@@ -191,19 +191,19 @@ class Library:
                     return
 
     def _must_list(self) -> bool:
-        """Return whether the store may hold something new, and was not read just now."""
+        """Return whether the store may have changed and was not read just now."""
         waited_s = time.monotonic() - self._listed_at
         if waited_s < self._list_every_s:
             return False
         return waited_s >= LIST_ANYWAY_S or self._written() != self._listed_written
 
     def _written(self) -> tuple[tuple[int, int], ...] | None:
-        """Return size and time of change of the store's file; None for what is no file."""
+        """Return size and modification time of the store's files; None if it is not a file."""
         file = self._source.location.file if self._source else None
         if file is None:
             return None
-        beside = (file, file.with_name(f"{file.name}-wal"))
-        states = [path.stat() for path in beside if path.exists()]
+        written = (file, file.with_name(f"{file.name}-wal"))
+        states = [path.stat() for path in written if path.exists()]
         return tuple((state.st_size, state.st_mtime_ns) for state in states)
 
     def _list(self) -> None:
@@ -213,7 +213,7 @@ class Library:
         try:
             if self._source is None:
                 self._source = self._opener(self._store)
-            if not self._has_listed:  # the newest stand there while the others are read
+            if not self._has_listed:  # show the newest runs while the others are read
                 stored = {run.uuid: run for run in self._source.runs(limit=NEWEST)}
                 with self._turn:
                     self._stored = stored
@@ -242,7 +242,7 @@ class Library:
                 return
             ended = self._running.keys() - found.keys()
             for uuid in ended:
-                self._opened.pop(uuid, None)  # the store has the whole of it
+                self._opened.pop(uuid, None)  # the store has all of it
                 self._records.pop(uuid, None)
             if ended:
                 self._listed_at = float("-inf")
@@ -250,9 +250,9 @@ class Library:
             self._changed()
 
     def _changed(self) -> None:
-        """Rise, and tell who waits; the lock is held."""
+        """Increase the version and notify waiters; the lock is held."""
         listed = [run.listed() for run in self._running.values()]
-        listed += [_listed(o) for uuid, o in self._stored.items() if uuid not in self._running]
+        listed += [_list_entry(o) for uuid, o in self._stored.items() if uuid not in self._running]
         self._listed = tuple(sorted(listed, key=lambda run: -run.wall_ns))
         self._rise()
 
@@ -302,7 +302,7 @@ class Library:
                 running, stored = self._running.get(uuid), self._stored.get(uuid)
             self._read(uuid, running, stored)
 
-    def _read(self, uuid: str, running: Running | None, stored: StoredRun | None) -> None:
+    def _read(self, uuid: str, running: UnstoredRun | None, stored: StoredRun | None) -> None:
         reason, opened = "it is not in this store", None
         began = time.monotonic()
         try:
@@ -334,8 +334,8 @@ class Library:
             size_bytes -= oldest.size_bytes
 
 
-def _listed(run: StoredRun) -> Listed:
-    return Listed(
+def _list_entry(run: StoredRun) -> ListedRun:
+    return ListedRun(
         run.uuid,
         run.name,
         run.experiment,

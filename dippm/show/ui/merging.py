@@ -1,4 +1,4 @@
-"""`merged`: runs that went on together as one line, with the range that they span."""
+"""`merged`: runs of one workload as one line, with their range."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
-class Merged(NamedTuple):
-    """The mean of several lines, on a grid of equal steps.
+class MergedLine(NamedTuple):
+    """Mean and range of several lines on a grid of equal steps.
 
     Attributes:
         x: middle of each step, float64, [steps].
-        mean: over the lines that have a value there, each line counted once; NaN if none has.
-        low: least value of any of them, float64, [steps].
-        high: greatest value of any of them.
+        mean: mean over the lines with a value in the step, each counted once; NaN if none has one.
+        low: smallest value of any line, float64, [steps].
+        high: largest value of any line.
     """
 
     x: Any
@@ -22,23 +22,22 @@ class Merged(NamedTuple):
     high: Any
 
 
-def merged(lines: Sequence[tuple[Any, Any]], steps: int) -> Merged:
-    """Return one line for several.
+def merged(lines: Sequence[tuple[Any, Any]], steps: int) -> MergedLine:
+    """Merge several lines into one.
 
-    Where a line was read more slowly than the grid goes, it is taken as straight between its
-    readings; where it says that there is no value, and outside of its own time, it counts for
-    nothing.
+    A line is interpolated linearly where its readings are further apart than the grid; it does not
+    count where it has no value, or outside its own time.
 
     Args:
-        lines: (x, y) of each, float64, x rising; at least one.
-        steps: of the grid, at least 1; fewer are taken if no line has so many values.
+        lines: (x, y) of at least one line, float64, x increasing.
+        steps: number of steps of the grid, at least 1; fewer if no line has so many values.
     """
     import numpy as np
 
     filled = [(x, y) for x, y in lines if len(x)]
     if not filled:
         empty = np.empty(0)
-        return Merged(empty, empty, empty, empty)
+        return MergedLine(empty, empty, empty, empty)
     first = min(float(x[0]) for x, _ in filled)
     last = max(float(x[-1]) for x, _ in filled)
     steps = max(1, min(steps, max(len(x) for x, _ in filled)))
@@ -53,11 +52,11 @@ def merged(lines: Sequence[tuple[Any, Any]], steps: int) -> Merged:
     none = count == 0
     low = np.where(none, np.nan, np.where(there, lows, np.inf).min(axis=0))
     high = np.where(none, np.nan, np.where(there, highs, -np.inf).max(axis=0))
-    return Merged(middles, mean, low, high)
+    return MergedLine(middles, mean, low, high)
 
 
 def _on_grid(x: Any, y: Any, first: float, width: float, middles: Any) -> tuple[Any, Any, Any]:
-    """Return mean, least and greatest of a line in each step."""
+    """Return mean, minimum and maximum of a line in each step."""
     import numpy as np
 
     edges = first + width * np.arange(len(middles))
@@ -77,6 +76,6 @@ def _on_grid(x: Any, y: Any, first: float, width: float, middles: Any) -> tuple[
         high[filled] = np.maximum.reduceat(values, firsts)
     unread = (read == 0) & (middles > x[0]) & (middles < x[-1])
     if unread.any() and len(values):
-        between = np.interp(middles[unread], x, y)  # NaN beside a reading without a value
+        between = np.interp(middles[unread], x, y)  # NaN next to a reading without a value
         mean[unread] = low[unread] = high[unread] = between
     return mean, low, high

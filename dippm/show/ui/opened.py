@@ -1,4 +1,4 @@
-"""`Opened`: a run whose samples were read, from the store or from its folder while it goes on."""
+"""`OpenedRun`: a run with its samples, read from the store or, while it runs, from its folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dippm.show.ui.streams import Stream, streams
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A run that can be drawn.
+class OpenedRun:
+    """A run with its samples.
 
     Attributes:
-        start: how it started.
-        spans: in the order of their ids.
-        streams: what can be drawn over time, by key.
+        start: start record of the run.
+        spans: spans in the order of their ids.
+        streams: streams over time, by key.
     """
 
     start: Start
@@ -31,30 +31,30 @@ class Opened:
 
     @property
     def prediction(self) -> Mapping[str, Any] | None:
-        """What was predicted for the same work, None if nothing was."""
+        """Prediction for the same workload; None without one."""
         return self.start.prediction
 
     @property
     def size_bytes(self) -> int:
-        """Roughly what it takes in memory."""
+        """Approximate size in memory."""
         samples = sum(len(stream.values) for stream in self.streams.values())
         return 24 * samples + 500 * len(self.spans) + 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """All that a page about one run tells, without its samples.
+class RunRecord:
+    """Everything that the page of a run shows, without samples.
 
     Attributes:
-        start: how it started.
-        end: how it ended, None while it goes on.
-        spans: in the order of their ids.
-        values: that it told, in their order.
-        summaries: of series, by name; those that could not be had with the reason.
-        artifacts: paths of files that it told of.
-        remarks: what went wrong beside it.
-        comparison: with what was predicted, as `RunComparison.to_dict` gives it; None without.
-        comparison_reason: why there is none, "" if there is one or nothing was predicted.
+        start: start record of the run.
+        end: end record; None while it is running.
+        spans: spans in the order of their ids.
+        values: reported values, in their order.
+        summaries: summary of each series by name, or the reason why it is absent.
+        artifacts: paths of its artifacts.
+        remarks: remarks of the tracker.
+        comparison: comparison with the prediction (`RunComparison.to_dict`); None without one.
+        comparison_reason: why there is no comparison; "" if there is one, or no prediction.
     """
 
     start: Start
@@ -68,11 +68,11 @@ class Record:
     comparison_reason: str = ""
 
 
-def record_of_store(run: StoredRun) -> Record:
-    """Read what a page tells of a run of the store, and hold it against its prediction.
+def record_of_store(run: StoredRun) -> RunRecord:
+    """Read the record of a stored run, and compare it with its prediction.
 
     Raises:
-        RunError: if it is damaged.
+        RunError: if the run is damaged.
         StoreError: if the store cannot be read.
     """
     run = replace(run)
@@ -84,9 +84,9 @@ def record_of_store(run: StoredRun) -> Record:
             comparison = compare_run(run).to_dict()
         except DippmError as error:
             reason = str(error)
-        except (KeyError, TypeError, ValueError) as error:  # of another program, or by hand
+        except (KeyError, TypeError, ValueError) as error:  # written by another program or by hand
             reason = f"the prediction beside it cannot be read: {type(error).__name__}: {error}"
-    return Record(
+    return RunRecord(
         run.start,
         run.end,
         run.spans,
@@ -99,34 +99,34 @@ def record_of_store(run: StoredRun) -> Record:
     )
 
 
-def record_of_folder(recorded: RecordedRun) -> Record:
-    """Read what a page tells of a run that no store has yet."""
+def record_of_folder(recorded: RecordedRun) -> RunRecord:
+    """Read the record of a run that is not in a store yet."""
     columns, _ = read_columns(recorded.samples)
     found = {column.series: summarise(column) for column in columns}
     waits = "it is held against its prediction when it has ended and stands in the store"
     reason = waits if recorded.start.prediction is not None else ""
     ends = recorded.start, recorded.end, recorded.spans, recorded.values
-    return Record(*ends, found, comparison_reason=reason)
+    return RunRecord(*ends, found, comparison_reason=reason)
 
 
-def opened_of_store(run: StoredRun) -> Opened:
-    """Read a run of the store.
+def opened_of_store(run: StoredRun) -> OpenedRun:
+    """Read a stored run with its samples.
 
     Raises:
-        RunError: if it is damaged.
+        RunError: if the run is damaged.
         StoreError: if the store cannot be read.
     """
-    run = replace(run)  # what it reads goes with it, and does not stay with the list it stands in
-    return _opened(run.start, run.spans, run.values, run.columns)
+    run = replace(run)  # what this copy reads is freed with it, instead of staying in the list
+    return _open(run.start, run.spans, run.values, run.columns)
 
 
-def opened_of_folder(recorded: RecordedRun) -> Opened:
-    """Read a run that goes on, as far as it is written."""
+def opened_of_folder(recorded: RecordedRun) -> OpenedRun:
+    """Read a running run, as far as it is written."""
     columns, _ = read_columns(recorded.samples)
-    return _opened(recorded.start, recorded.spans, recorded.values, tuple(columns))
+    return _open(recorded.start, recorded.spans, recorded.values, tuple(columns))
 
 
-def _opened(
+def _open(
     start: Start, spans: tuple[Span, ...], values: tuple[Value, ...], columns: tuple[Column, ...]
-) -> Opened:
-    return Opened(start, spans, streams(start, spans, values, columns))
+) -> OpenedRun:
+    return OpenedRun(start, spans, streams(start, spans, values, columns))

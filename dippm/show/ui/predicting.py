@@ -1,8 +1,8 @@
-"""`Predicting`: what the Predict door asks of the service, in the process of the page.
+"""`PredictSessions`: questions and uploads of the Predict page, in the process of the page.
 
-The page is one more client of the parts of the service: its questions, uploads, jobs and processes
-are theirs. The processes start with the first visitor of the door, not with the page of runs. A
-model file comes in pieces, so that who may come in is asked before each and none is large.
+The page uses the questions, uploads, jobs and processes of the service directly. The processes
+start with the first visit of the Predict page, not with the page of runs. A model file arrives in
+pieces, so that each small request is authenticated before its body is read.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from dippm.show.service.jobs import Job
 from dippm.show.service.questions import SHA256, Compare, KeptModel, Predict, read_question
 from dippm.show.service.service import Service
 from dippm.show.service.settings import Settings
-from dippm.show.service.uploads import Arriving, Model
+from dippm.show.service.uploads import IncomingFile, UploadedModel
 
 MOST_ARRIVING = 16
 IDLE_S = 60.0
-"""After which a file of which nothing more comes is given up."""
+"""Time in s after which a stalled upload is dropped."""
 ASKED: dict[str, type[Predict | Compare]] = {"predict": Predict, "compare": Compare}
 OPTIONS = ("batch", "input", "device", "mig", "precision", "mode", "runtime", "phase", "optimizer")
-"""Of a command, in its order; those of their default are left out, but for batch and device."""
+"""Options of a command in their order; defaults are left out, except for batch and device."""
 
 
 @dataclass(slots=True)
-class _Piecewise:
-    arriving: Arriving
+class _UploadInParts:
+    arriving: IncomingFile
     size: int = 0
     since: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_closed: bool = False
 
 
-class Predicting:
-    """Questions of visitors; safe from any thread.
+class PredictSessions:
+    """Questions and uploads of visitors; thread-safe.
 
     Attributes:
-        settings: what is allowed.
+        settings: settings of the service.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        """Take what is allowed; nothing starts yet."""
+        """Store the settings; nothing starts yet."""
         self.settings = settings or Settings()
         self._service: Service | None = None
         self._lock = threading.Lock()
-        self._arriving: dict[str, _Piecewise] = {}
+        self._arriving: dict[str, _UploadInParts] = {}
         self._is_closed = False
 
     @property
     def service(self) -> Service:
-        """The service, which starts when it is first asked for.
+        """The service, which starts on first use.
 
         Raises:
-            NoRoomError: if there is no place for uploads.
-            NotHereError: if the page ends.
+            NoRoomError: if the folder of uploads cannot be created.
+            NotHereError: if the page is shutting down.
         """
         with self._lock:
             if self._is_closed:
@@ -71,11 +71,11 @@ class Predicting:
             return self._service
 
     def begin(self, name: str) -> str:
-        """Begin an upload; return its name for `take` and `end`.
+        """Begin an upload; return its key for `take` and `end`.
 
         Raises:
-            BusyError: if too many files arrive.
-            BadQuestionError: if the file has a name that no file should have.
+            BusyError: if too many uploads are in progress.
+            BadQuestionError: if the name is not a valid file name.
         """
         self._give_up_idle()
         uploads = self.service.uploads
@@ -87,19 +87,19 @@ class Predicting:
             arriving = uploads.receive(name, self.settings.upload_mb)
             arriving.__enter__()
             key = secrets.token_urlsafe(16)
-            self._arriving[key] = _Piecewise(arriving)
+            self._arriving[key] = _UploadInParts(arriving)
         return key
 
     def take(self, key: str, at: int, piece: bytes) -> int:
-        """Take the next piece of an upload; return how many bytes are here.
+        """Write the next piece of an upload; return the number of bytes so far.
 
         Args:
-            key: that `begin` gave.
-            at: bytes before this piece.
-            piece: of the file.
+            key: key from `begin`.
+            at: offset of the piece in bytes.
+            piece: content of the piece.
 
         Raises:
-            NotHereError: if no such file arrives, or no longer.
+            NotHereError: if there is no such upload, or no longer.
             BadQuestionError: if the piece is not the next one.
             TooLargeError: if the file is too large.
             NoRoomError: if the disk is full.
@@ -121,12 +121,12 @@ class Predicting:
             part.since = time.monotonic()
             return part.size
 
-    def end(self, key: str) -> Model:
-        """Return the model of which the last piece has come; it stays until `forget`.
+    def end(self, key: str) -> UploadedModel:
+        """Finish an upload and return its model, which stays until `forget`.
 
         Raises:
-            NotHereError: if no such file arrives, or no longer.
-            BadQuestionError: if it is empty.
+            NotHereError: if there is no such upload, or no longer.
+            BadQuestionError: if the file is empty.
         """
         part = self._part(key)
         with part.lock:
@@ -140,10 +140,10 @@ class Predicting:
         return model
 
     def forget(self, sha256: str) -> None:
-        """Keep a model no longer, or give up an upload of this name.
+        """Remove a model, or abort an upload with this key.
 
         Raises:
-            NotHereError: if there is none.
+            NotHereError: if there is no such model or upload.
         """
         with self._lock:
             part = self._arriving.get(sha256)
@@ -156,11 +156,11 @@ class Predicting:
         self.service.uploads.forget(sha256)
 
     def ask(self, kind: str, text: bytes, client: str) -> tuple[str | Job, Predict | Compare]:
-        """Return the answer of a question, or the job that will have it, and the question.
+        """Return the answer to a question or the job that will have it, and the question.
 
         Raises:
-            NotHereError: if nothing of this kind is asked here, or a model is no longer here.
-            BadQuestionError: if the question has no meaning.
+            NotHereError: if the kind is not supported, or a model no longer exists.
+            BadQuestionError: if the question is not valid.
             BusyError: if the queue is full.
         """
         if kind not in ASKED:
@@ -170,12 +170,12 @@ class Predicting:
         service = self.service
         answer = service.answer(question, service.find_models(question), client)
         if isinstance(answer, Job):
-            answer.is_detached = True  # the visitor asks how far it is
+            answer.is_detached = True  # the visitor polls it
             service.leave(answer)
         return answer, question
 
     def close(self) -> None:
-        """End everything, and remove what was uploaded."""
+        """End the service, and remove all uploads."""
         with self._lock:
             self._is_closed = True
             parts, service = list(self._arriving.items()), self._service
@@ -185,15 +185,15 @@ class Predicting:
         if service is not None:
             service.close()
 
-    def _part(self, key: str) -> _Piecewise:
+    def _part(self, key: str) -> _UploadInParts:
         with self._lock:
             part = self._arriving.get(key)
         if part is None:
             raise _gone()
         return part
 
-    def _drop(self, key: str, part: _Piecewise) -> None:
-        """Remove what has come of a file; its lock is held."""
+    def _drop(self, key: str, part: _UploadInParts) -> None:
+        """Remove an incomplete file; its lock is held."""
         with self._lock:
             self._arriving.pop(key, None)
         if not part.is_closed:
@@ -214,11 +214,11 @@ def _gone() -> NotHereError:
 
 
 def as_command(question: Predict, name: str) -> str:
-    """Return the line of `dippm predict` that asks the same.
+    """Return the equivalent `dippm predict` command.
 
     Args:
-        question: about one model.
-        name: of the uploaded file, as the visitor has it.
+        question: question about one model.
+        name: visitor's name of the uploaded file.
     """
     model = _model(question, name)
     words = ["dippm", "predict", f"./{model}" if model.startswith("-") else model]
@@ -228,14 +228,14 @@ def as_command(question: Predict, name: str) -> str:
 
 
 def as_python(question: Predict, name: str) -> str:
-    """Return lines of Python that ask the same; see `as_command`."""
+    """Return the equivalent Python code; see `as_command`."""
     words = [repr(_model(question, name))]
     words += [f"{key}={value!r}" for key, value in _given(question).items()]
     return f"import dippm\n\ndippm.predict({', '.join(words)})"
 
 
 def _given(question: Predict) -> dict[str, Any]:
-    """Return what differs from the defaults; batch and device always."""
+    """Return batch, device, and fields that differ from their defaults."""
     found = {}
     for key in OPTIONS:
         value = getattr(question, key)
@@ -248,7 +248,7 @@ def _given(question: Predict) -> dict[str, Any]:
 
 
 def _model(question: Predict, name: str) -> str:
-    """Return what the visitor would name; a packed folder by the name of its zip."""
+    """Return the name of the model for the visitor; a packed folder takes that of its zip."""
     if isinstance(question.model, KeptModel):
         return re.sub(r"\.zip$", "", printable(name), flags=re.IGNORECASE) or "model"
     return str(question.model)

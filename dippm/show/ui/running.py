@@ -1,4 +1,4 @@
-"""`running_runs`: runs that go on, or wait for their store, read from their folders."""
+"""`running_runs`: runs that are running or waiting for their store, read from their folders."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dippm.errors import RunError
 from dippm.runs.store.attach import MARK
 from dippm.runs.store.folder import START, RecordedRun, read_folder, spool
 from dippm.runs.store.record import Start
-from dippm.show.ui.selection import Listed
+from dippm.show.ui.selection import ListedRun
 from dippm.show.ui.streams import is_number
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A run in the spool that no store has yet.
+class UnstoredRun:
+    """A run in the spool that is not in a store yet.
 
     Attributes:
-        folder: of it.
-        start: how it started.
-        status: "running", or how it ended.
-        written: of all its files, name, size and time of change in ns: what tells that it grew.
-        seconds: how long it took, or so far.
-        metrics: the last number of each name that it told.
+        folder: folder of the run.
+        start: start record of the run.
+        status: "running", or the final status.
+        written: (name, size, modification time in ns) of each file, to detect growth.
+        seconds: duration, so far if it is running.
+        metrics: last reported number of each name.
     """
 
     folder: Path
@@ -36,19 +36,19 @@ class Running:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def recorded(self) -> RecordedRun:
-        """Read it.
+        """Read the run.
 
         Raises:
-            RunError: if it is gone.
+            RunError: if it no longer exists.
         """
         return read_folder(self.folder)
 
-    def listed(self) -> Listed:
-        """Return what a list shows."""
+    def listed(self) -> ListedRun:
+        """Return its entry in the list."""
         start = self.start
         texts = (start.uuid, start.name, start.experiment, start.group, start.description)
         settings = (*start.params, *start.params.values(), *start.tags.values())
-        return Listed(
+        return ListedRun(
             start.uuid,
             start.name,
             start.experiment,
@@ -64,12 +64,14 @@ class Running:
         )
 
 
-def running_runs(known: Mapping[str, Running], root: Path | None = None) -> dict[str, Running]:
-    """Return the runs of a spool that no store has, by uuid.
+def running_runs(
+    known: Mapping[str, UnstoredRun], root: Path | None = None
+) -> dict[str, UnstoredRun]:
+    """Return the runs of a spool that are not in a store, by uuid.
 
     Args:
-        known: what this gave before: what did not grow is not read again.
-        root: the spool, by default that of the user.
+        known: former result; runs that did not grow are not read again.
+        root: folder of the spool; by default that of the user.
     """
     before = {run.folder: run for run in known.values()}
     found = {}
@@ -82,19 +84,19 @@ def running_runs(known: Mapping[str, Running], root: Path | None = None) -> dict
                 continue
             if run is None or run.written != written:
                 run = _running(folder, written)
-        except (OSError, RunError):  # it is just being made, or removed, or is no run
+        except (OSError, RunError):  # just being created or removed, or not a run
             continue
         found[run.start.uuid] = run
     return found
 
 
-def _running(folder: Path, written: tuple[tuple[str, int, int], ...]) -> Running:
+def _running(folder: Path, written: tuple[tuple[str, int, int], ...]) -> UnstoredRun:
     recorded = read_folder(folder)
     start, end = recorded.start, recorded.end
     ended_ns = end.at.wall_ns if end else min(time.time_ns(), max(at for _, _, at in written))
     seconds = max(0.0, (ended_ns - start.at.wall_ns) / 1e9)
-    metrics = {told.name: float(told.data) for told in recorded.values if is_number(told)}
-    return Running(folder, start, end.status if end else "running", written, seconds, metrics)
+    metrics = {value.name: float(value.data) for value in recorded.values if is_number(value)}
+    return UnstoredRun(folder, start, end.status if end else "running", written, seconds, metrics)
 
 
 def _written(folder: Path) -> tuple[tuple[str, int, int], ...]:

@@ -1,4 +1,4 @@
-"""Experiments → workloads → runs: the list, filtered, and what is selected in it."""
+"""Experiments → workloads → runs: the list, its filters, and its selection."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from dippm.runs.store.query import Condition, check_length, holds
 
 Name = TypeVar("Name", bound=Hashable)
 ALONE = "(none)"
-"""How the workload is called of runs that belong to none."""
+"""Name of the workload of runs without one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """What the list knows of a run.
+class ListedRun:
+    """Entry of a run in the list.
 
     Attributes:
-        uuid: of the run.
-        name: for people; any text.
-        experiment: what it is gathered under.
-        group: the workload that it belongs to, "" for none.
-        status: how it ended, or "running".
-        wall_ns: when it started, nanoseconds since 1970.
-        seconds: how long it took, or so far.
-        description: a sentence of the user's.
-        metrics: by name.
-        words: all texts that a search looks in, in lower case.
+        uuid: uuid of the run.
+        name: name for people, any text.
+        experiment: experiment of the run.
+        group: workload of the run; "" for none.
+        status: final status, or "running".
+        wall_ns: start in ns since 1970.
+        seconds: duration, so far if it is running.
+        description: description by the user.
+        metrics: metrics by name.
+        words: all searchable texts in lower case.
         params: settings of the workload.
-        tags: free words of the user's.
+        tags: tags by the user.
     """
 
     uuid: str
@@ -51,19 +51,19 @@ class Listed:
         return self.experiment, self.group or ALONE
 
 
-def filtered(
-    runs: Iterable[Listed], search: str = "", status: str = "", condition: str = ""
-) -> list[Listed]:
-    """Return the runs that hold all words, have the status and fulfil the condition.
+def filter_runs(
+    runs: Iterable[ListedRun], search: str = "", status: str = "", condition: str = ""
+) -> list[ListedRun]:
+    """Return the runs that contain all words, have the status and meet the condition.
 
     Args:
-        runs: any.
-        search: words, in any case.
-        status: exact, "" for all.
-        condition: such as "tree.rss_mb.max > 100"; several with commas; "" for none.
+        runs: any runs.
+        search: words, case-insensitive.
+        status: exact status; "" for all.
+        condition: condition such as "tree.rss_mb.max > 100"; several with commas; "" for none.
 
     Raises:
-        RunError: if a condition is none, or a text too long.
+        RunError: if a condition is not valid, or a text is too long.
     """
     for text in (search, status, condition):
         check_length(text)
@@ -77,20 +77,20 @@ def filtered(
     ]
 
 
-def counted(names: Iterable[Name]) -> list[tuple[Name, int]]:
-    """Return each name with how often it stands there, in the order of its first."""
+def count_names(names: Iterable[Name]) -> list[tuple[Name, int]]:
+    """Return the count of each name, in the order of first occurrence."""
     found: dict[Name, int] = {}
     for name in names:
         found[name] = found.get(name, 0) + 1
     return list(found.items())
 
 
-def within(
-    runs: Iterable[Listed],
+def runs_within(
+    runs: Iterable[ListedRun],
     experiments: Collection[str] = (),
     workloads: Sequence[tuple[str, str]] = (),
-) -> list[Listed]:
-    """Return the runs of these experiments and workloads; of none named, those of all."""
+) -> list[ListedRun]:
+    """Return the runs of given experiments and workloads; empty stands for all."""
     named = set(map(tuple, workloads))
     return [
         run
@@ -100,14 +100,14 @@ def within(
     ]
 
 
-def joined(selected: Iterable[str], more: Iterable[str]) -> list[str]:
+def join_selection(selected: Iterable[str], more: Iterable[str]) -> list[str]:
     """Return a selection with further runs, in the order of selection."""
     return list(dict.fromkeys([*selected, *more]))
 
 
-def labels(runs: Sequence[Listed]) -> dict[str, str]:
-    """Return a label per run by its uuid: its name, with what tells it from others of that name."""
-    often = dict(counted(run.name or run.uuid[:8] for run in runs))
+def labels(runs: Sequence[ListedRun]) -> dict[str, str]:
+    """Return a label per run by uuid: its name, with a suffix if the name is not unique."""
+    often = dict(count_names(run.name or run.uuid[:8] for run in runs))
     return {
         run.uuid: name if often[name] == 1 else f"{name} {run.uuid[:8]}"
         for run in runs

@@ -1,4 +1,4 @@
-"""`Served`: the page at an address, until it is closed."""
+"""`ServedPage`: the page at an address."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from dippm.base.printable import printable
 from dippm.errors import DippmError
-from dippm.show.ui.gate import Gate, is_loopback
+from dippm.show.ui.authentication import PageAuthentication, is_loopback
 from dippm.show.ui.library import Library
 
 TOKEN_VARIABLE = "DIPPM_UI_TOKEN"
@@ -16,7 +16,7 @@ UNENCRYPTED = (
     "what the page shows. Serve it to this machine alone with a proxy with TLS before it, or reach "
     "it through ssh: docs/tracking/page.md, “Who may see it”"
 )
-"""What a page that other machines reach has to say."""
+"""Warning of a page that other machines reach."""
 
 
 class PageError(DippmError):
@@ -27,44 +27,46 @@ class PageNotInstalledError(PageError, ImportError):
     """The libraries of the page are missing."""
 
 
-class Served:
-    """A page that answers.
+class ServedPage:
+    """A running page.
 
     Attributes:
-        address: to open, with the token if one is needed.
-        shown: the same without it.
-        predict_address: the same of the Predict door.
-        predict_shown: that without the token.
-        is_shared: whether other machines reach it.
+        address: URL to open, with the token if one is needed.
+        shown: URL without the token.
+        predict_address: URL of the Predict page, with the token if one is needed.
+        predict_shown: URL of the Predict page without the token.
+        is_shared: whether other machines can reach it.
     """
 
     def __init__(self, library: Library, host: str, port: int, token: str = "") -> None:
-        """Take the address; `answer` begins.
+        """Bind the address; `answer` starts to serve.
 
         Args:
-            library: what it shows.
-            host: a name or address of this machine.
-            port: 0 for any that is free.
-            token: for a host that others reach; made if there is none.
+            library: the runs.
+            host: name or address of this machine.
+            port: port; 0 for any free one.
+            token: token for a shared host; generated if empty.
 
         Raises:
-            PageError: if the address cannot be taken; `PageNotInstalledError` without Dash.
+            PageError: if the address cannot be bound; `PageNotInstalledError` without Dash.
             TokenError: if the token could be guessed.
         """
         try:
-            from dippm.show.ui.connections import Listener
+            from dippm.show.ui.connections import PageListener
             from dippm.show.ui.page.app import application
-            from dippm.show.ui.predicting import Predicting
+            from dippm.show.ui.predicting import PredictSessions
         except ImportError as error:
             raise PageNotInstalledError(
                 f"the page needs {error.name}", "Install it: pip install 'dippm[ui]'."
             ) from error
         self.is_shared = not is_loopback(host)
-        gate = Gate((token or secrets.token_urlsafe(32)) if self.is_shared or token else "")
+        authentication = PageAuthentication(
+            (token or secrets.token_urlsafe(32)) if self.is_shared or token else ""
+        )
         try:
-            self._predicting = Predicting()
-            page = application(library, gate, self._predicting)
-            self._listener = Listener(page, host, port)
+            self._predicting = PredictSessions()
+            page = application(library, authentication, self._predicting)
+            self._listener = PageListener(page, host, port)
         except (OSError, ValueError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or "this is no address"
             raise PageError(
@@ -73,13 +75,13 @@ class Served:
             ) from error
         name = f"[{host}]" if ":" in host else host
         self.shown = f"http://{name}:{self._listener.port}/"
-        token = f"?token={quote(gate.token)}" if gate.token else ""
+        token = f"?token={quote(authentication.token)}" if authentication.token else ""
         self.address = self.shown + token
         self.predict_shown = f"{self.shown}predict"
         self.predict_address = self.predict_shown + token
 
     def answer(self) -> None:
-        """Answer visitors until `close`; then end what answers the Predict door."""
+        """Serve until `close`; then end the sessions of the Predict page."""
         try:
             self._listener.answer()
         finally:

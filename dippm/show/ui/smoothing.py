@@ -1,4 +1,4 @@
-"""`smoothed`: a line as its exponential moving average."""
+"""`smoothed`: the exponential moving average of a line."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 STRONGEST = 99
 EXACT = 2.0**-54
-"""Less than this from 1 is 1."""
+"""Distance from 1 below which a weight counts as 1."""
 
 
 def smoothed(values: Any, percent: int) -> Any:
-    """Return the exponential moving average, without the pull of its beginning towards zero.
+    """Return the exponential moving average with bias correction.
 
-    Each value weighs `percent` / 100 of the one after it; the sum is divided by that of the weights
-    (as TensorBoard does it). What is missing stays missing and is stepped over.
+    Each value has `percent` / 100 of the weight of the next one; the sum is divided by that of the
+    weights (as in TensorBoard). Missing values stay missing and are skipped.
 
     Args:
-        values: float64, [n]; NaN where there is none.
-        percent: 0 (as it is) to 99.
+        values: float64, [n]; NaN without a value.
+        percent: weight in percent, 0 (unchanged) to 99.
 
     Raises:
         ValueError: if `percent` is out of range.
@@ -43,10 +43,10 @@ def smoothed(values: Any, percent: int) -> Any:
 
 
 def _sums(values: Any, weight: float) -> Any:
-    """Return each value with all before it, each of which weighs `weight` of the one after it.
+    """Return the running weighted sums, where each value has `weight` times the weight of the next.
 
-    The array is used up. Sums of 1, 2, 4, … values are made of each other, until what is further
-    away weighs nothing: as fast as a recursive filter, and SciPy's takes half a second to import.
+    The array is overwritten. Sums over 1, 2, 4, … values are built by doubling, until older values
+    have no weight: as fast as a recursive filter, without SciPy's half second of import.
     """
     import numpy as np
 

@@ -1,10 +1,10 @@
-"""What of a run is drawn over time: sampled series, numbers that it told, and how long calls took.
+"""Streams of a run over time: sampled series, reported values, and durations of calls.
 
-A stream has a key that names it in menus, in addresses and in explorations:
+The key of a stream names it in menus, in URLs and in saved settings:
 
     tree.rss_mb         a sampled series
-    told: loss          a number that the run told
-    calls: forward      how long each span of this name took, in ms
+    told: loss          a value that the run reported
+    calls: forward      duration of each span of this name in ms
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from dippm.show.report.runs.thinning import extremes
 
 TOLD, CALLS = "told: ", "calls: "
 MOST_OF_A_LINE = 4000
-"""Points of a line that is drawn whole."""
+"""Number of points up to which a line is drawn unthinned."""
 SETTLES_NS = 1_000_000_000
-""""tree.cpu_percent" has its first value after so long at most."""
+"""Time after which "tree.cpu_percent" has its first value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Something over time.
+    """A quantity over time.
 
     Attributes:
-        key: see above.
-        unit: of the values, "" for none.
-        time_s: since the run started, float64, [n], rising.
-        values: float64, [n]; NaN where there is none.
-        counter: whether it only grows.
-        reason: why values are missing, "" if none is.
-        steps: of a training, that the run told with each value, float64, [n]; None if it told none.
+        key: key, see above.
+        unit: unit of the values; "" for none.
+        time_s: time since the start of the run in s, float64, [n], increasing.
+        values: float64, [n]; NaN without a value.
+        counter: whether it is a cumulative counter.
+        reason: why values are missing; "" if none is.
+        steps: training step that the run reported with each value, float64, [n]; None without.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Stream:
     _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def least_and_greatest(self) -> tuple[Any, Any]:
-        """Return time and values, thinned to what a screen can show; found once, and kept."""
+        """Return time and values, thinned to the resolution of a screen; cached."""
         if len(self.values) <= MOST_OF_A_LINE:
             return self.time_s, self.values
         if "thinned" not in self._kept:
@@ -60,7 +60,7 @@ class Stream:
         return found
 
     def rate(self) -> Stream:
-        """Return how fast a counter grew, between readings that differ; any other as it is."""
+        """Return the rate of a counter between readings that differ; other streams unchanged."""
         if not self.counter:
             return self
         if "rate" not in self._kept:
@@ -78,7 +78,7 @@ class Stream:
             reason = self.reason or "a rate needs two readings"
             return Stream(self.key, f"{self.unit}/s", empty, empty, False, reason)
         fresh = np.concatenate(([True], np.diff(values) != 0))
-        fresh[-1] = True  # a counter that stood still to the end took that time as well
+        fresh[-1] = True  # so that the time of a counter that stood still to the end counts
         steps_s, growth = np.diff(time_s[fresh]), np.diff(values[fresh])
         rate = np.where((steps_s > 0) & (growth >= 0), growth / np.maximum(steps_s, 1e-9), np.nan)
         return Stream(self.key, f"{self.unit}/s", time_s[fresh][1:], rate, False, self.reason)
@@ -87,7 +87,7 @@ class Stream:
 def streams(
     start: Start, spans: Sequence[Span], values: Iterable[Value], columns: Iterable[Column]
 ) -> dict[str, Stream]:
-    """Return the streams of a run by key: series first, then what it told, then calls."""
+    """Return the streams of a run by key: series, then reported values, then calls."""
     zero_ns = start.at.monotonic_ns
     found = {
         column.series: Stream(
@@ -100,11 +100,11 @@ def streams(
         )
         for column in columns
     }
-    told: dict[str, list[Value]] = {}
+    reported: dict[str, list[Value]] = {}
     for value in values:
         if is_number(value):
-            told.setdefault(value.name, []).append(value)
-    for name, items in told.items():
+            reported.setdefault(value.name, []).append(value)
+    for name, items in reported.items():
         points = [((item.time_ns - zero_ns) / 1e9, float(item.data)) for item in items]
         steps = [item.step for item in items if item.step is not None]
         found[TOLD + name] = _stream(
@@ -122,7 +122,7 @@ def streams(
 
 
 def _reason(column: Column) -> str:
-    """Return why values of a series are missing; a mean that needs half a second is not said."""
+    """Return why values of a series are missing, ignoring the start-up time of means."""
     import numpy as np
 
     if not column.reasons:
@@ -136,10 +136,10 @@ def _reason(column: Column) -> str:
 
 
 def listed_streams(metrics: Mapping[str, float]) -> list[str]:
-    """Return the keys that a list of runs knows before samples are read; calls are not among them.
+    """Return the keys that are known before samples are read; those of calls are not.
 
     Args:
-        metrics: of a `StoredRun`: "SERIES.NUMBER" of summaries, and what the run told.
+        metrics: metrics of a `StoredRun`: "SERIES.NUMBER" of summaries, and reported values.
     """
     found: dict[str, None] = {}
     for name in metrics:
@@ -158,11 +158,11 @@ def _stream(
 
     table = np.array(points, dtype=np.float64)
     order = np.lexsort((table[:, 1], table[:, 0]))
-    told = None if steps is None else np.array(steps, dtype=np.float64)[order]
-    return Stream(key, unit, table[order, 0], table[order, 1], steps=told)
+    reported = None if steps is None else np.array(steps, dtype=np.float64)[order]
+    return Stream(key, unit, table[order, 0], table[order, 1], steps=reported)
 
 
 def is_number(value: Value) -> bool:
-    """Return whether a run told one number, or one each step."""
+    """Return whether a value is a number, reported once or once per step."""
     data = value.data
     return value.kind == "metric" and isinstance(data, int | float) and math.isfinite(data)

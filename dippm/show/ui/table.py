@@ -1,11 +1,11 @@
-"""`table`: runs as rows and columns, sorted, in groups that open and close, a screenful at a time.
+"""`table`: runs as rows and columns, sorted, in collapsible groups, one screen at a time.
 
-A column has a key that names it in addresses and in explorations:
+The key of a column names it in URLs and in saved settings:
 
     status, started, seconds, experiment, workload, description, uuid
     param: lr                    a setting of the workload
-    tag: team                    a free word of the user's
-    metric: tree.rss_mb.max      a summary, or the last number of what a run told
+    tag: team                    a tag by the user
+    metric: tree.rss_mb.max      a summary, or the last value that a run reported
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.runs.store.summary import NUMBERS
-from dippm.show.ui.selection import ALONE, Listed, counted
+from dippm.show.ui.selection import ALONE, ListedRun, count_names
 
 PARAM, TAG, METRIC = "param: ", "tag: ", "metric: "
 OWN = {
@@ -35,23 +35,23 @@ OWN = {
 DEFAULT_SORT = "-started"
 DEFAULT_PARAMS, DEFAULT_METRICS = 3, 3
 SCREENFUL = 100
-"""Rows of one answer."""
+"""Number of rows per response."""
 MOST_GROUPED = 20_000
-"""uuids of a group that travel with it, so that a tick takes all of them."""
+"""Largest number of uuids sent with a group, so that a tick selects all of them."""
 Cell = float | str | None
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A line of the table: a run, or a group of runs.
 
     Attributes:
-        label: name of the run, or what the runs of the group share.
-        cells: text of each column, "" where a run has nothing there; of a group the mean.
-        uuids: of the run, or of the runs of the group.
-        status: of the run, "" of a group.
-        group: key of the group, "" for a run.
+        label: name of the run, or shared value of the group.
+        cells: text of each column, "" without a value; the mean for a group.
+        uuids: uuid of the run, or of all runs of the group.
+        status: status of the run; "" for a group.
+        group: key of the group; "" for a run.
         open: whether the runs of the group follow.
     """
 
@@ -64,26 +64,26 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """What is seen of the table.
+class VisibleTable:
+    """The visible part of the table.
 
     Attributes:
-        columns: keys.
-        numeric: of each column, whether its values are numbers, which stand on the right.
-        rows: a screenful.
-        first: number of the first of them.
-        count: rows of the whole table.
+        columns: keys of the columns.
+        numeric: for each column whether its values are numbers, which are right-aligned.
+        rows: visible rows.
+        first: number of the first visible row.
+        count: number of rows of the whole table.
     """
 
     columns: tuple[str, ...]
     numeric: tuple[bool, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     first: int
     count: int
 
 
 def table(
-    runs: Sequence[Listed],
+    runs: Sequence[ListedRun],
     columns: Sequence[str] = (),
     *,
     sort: str = "",
@@ -91,38 +91,38 @@ def table(
     opened: Collection[str] = (),
     first: int = 0,
     most: int = SCREENFUL,
-) -> Table:
-    """Return a part of a table of runs.
+) -> VisibleTable:
+    """Return the visible part of a table of runs.
 
     Args:
-        runs: those that passed the filters, newest first.
-        columns: keys; none for `default_columns`.
-        sort: key of a column, with "-" before it for falling order; "" for the newest first.
-            Runs that have nothing there come last, either way.
-        by: key of a column whose values gather runs into groups; "" for none.
-        opened: keys of groups whose runs are shown.
-        first: number of the first row; of the last screenful if there are fewer.
-        most: rows.
+        runs: filtered runs, newest first.
+        columns: keys of the columns; empty for `default_columns`.
+        sort: key of a column, with "-" before it for descending order; "" for the newest first.
+            Runs without a value come last in either order.
+        by: key of the column that groups runs; "" for none.
+        opened: keys of open groups.
+        first: number of the first visible row, clipped to the last screen.
+        most: largest number of rows.
     """
     keys = tuple(columns or default_columns(runs))
     numeric = tuple(_is_numeric(runs, key) for key in keys)
     rising, key = not (sort or DEFAULT_SORT).startswith("-"), (sort or DEFAULT_SORT).lstrip("-")
-    ordered = _ordered([(value_of(run, key), run) for run in runs], rising=rising)
+    ordered = _sort([(value_of(run, key), run) for run in runs], rising=rising)
     if not by:
         first = _within(first, most, len(ordered))
         found = [_row(run, keys) for run in ordered[first : first + most]]
-        return Table(keys, numeric, tuple(found), first, len(ordered))
-    gathered: dict[Cell, list[Listed]] = {}
+        return VisibleTable(keys, numeric, tuple(found), first, len(ordered))
+    gathered: dict[Cell, list[ListedRun]] = {}
     for run in ordered:
         gathered.setdefault(value_of(run, by), []).append(run)
-    groups = _ordered(
+    groups = _sort(
         [
-            (_middle([value_of(run, key) for run in of]), (value, of))
+            (_sort_value([value_of(run, key) for run in of]), (value, of))
             for value, of in gathered.items()
         ],
         rising=rising,
     )
-    lines: list[tuple[Cell, list[Listed]] | Listed] = []
+    lines: list[tuple[Cell, list[ListedRun]] | ListedRun] = []
     for value, of in groups:
         lines.append((value, of))
         if group_key(value) in opened:
@@ -131,15 +131,15 @@ def table(
     seen = lines[first : first + most]
     rows = [
         _row(line, keys)
-        if isinstance(line, Listed)
+        if isinstance(line, ListedRun)
         else _group(*line, keys, numeric, by, is_open=group_key(line[0]) in opened)
         for line in seen
     ]
-    return Table(keys, numeric, tuple(rows), first, len(lines))
+    return VisibleTable(keys, numeric, tuple(rows), first, len(lines))
 
 
-def value_of(run: Listed, key: str) -> Cell:
-    """Return what a run has in a column: a number, a text, or None."""
+def value_of(run: ListedRun, key: str) -> Cell:
+    """Return the value of a run in a column: a number, a text, or None."""
     if key.startswith(METRIC):
         value = run.metrics.get(key.removeprefix(METRIC))
         return value if value is None or math.isfinite(value) else None
@@ -158,8 +158,8 @@ def value_of(run: Listed, key: str) -> Cell:
     return str(getattr(run, key)) or None if key in OWN else None
 
 
-def default_columns(runs: Sequence[Listed]) -> list[str]:
-    """Return columns for somebody who chose none: params that differ, and what most runs tell."""
+def default_columns(runs: Sequence[ListedRun]) -> list[str]:
+    """Return the default columns: params that differ, and metrics that most runs have."""
     often: dict[str, int] = {}
     kinds: dict[str, set[str]] = {}
     for run in runs:
@@ -168,16 +168,16 @@ def default_columns(runs: Sequence[Listed]) -> list[str]:
         for name, text in run.params.items():
             kinds.setdefault(name, set()).add(text)
     differ = sorted(name for name, of in kinds.items() if len(of) > 1)
-    told = [name for name in often if not _is_summary(name) and "/" not in name]
+    names = [name for name in often if not _is_summary(name) and "/" not in name]
     sampled = [name for name in often if name in ("tree.rss_mb.max", "tree.cpu_s.integral")]
-    metrics = sorted(told, key=lambda name: -often[name])[: DEFAULT_METRICS - 1] + sorted(sampled)
+    metrics = sorted(names, key=lambda name: -often[name])[: DEFAULT_METRICS - 1] + sorted(sampled)
     params = [PARAM + name for name in differ[:DEFAULT_PARAMS]]
     own = ["status", "started", "seconds", "experiment", "workload"]
     return [*own, *params, *(METRIC + name for name in metrics[: DEFAULT_METRICS + 1])]
 
 
-def known_columns(runs: Iterable[Listed]) -> list[str]:
-    """Return the keys of all columns that any of the runs has."""
+def known_columns(runs: Iterable[ListedRun]) -> list[str]:
+    """Return the keys of all columns that at least one run has."""
     params: dict[str, None] = {}
     tags: dict[str, None] = {}
     metrics: dict[str, None] = {}
@@ -194,19 +194,19 @@ def known_columns(runs: Iterable[Listed]) -> list[str]:
 
 
 def column_label(key: str) -> str:
-    """Return what stands above a column."""
+    """Return the header of a column."""
     if key in OWN:
         return OWN[key]
     return key.removeprefix(PARAM).removeprefix(TAG).removeprefix(METRIC)
 
 
 def group_key(value: Cell) -> str:
-    """Return the key of a group, as `opened` names it."""
+    """Return the key of a group."""
     return json.dumps(value)
 
 
 def cell_text(value: Cell, key: str) -> str:
-    """Return what stands in a cell."""
+    """Return the text of a cell."""
     if value is None:
         return ""
     if key == "started" and isinstance(value, float):
@@ -220,31 +220,31 @@ def _within(first: int, most: int, count: int) -> int:
     return min(max(0, first), max(0, count - 1) // most * most)
 
 
-def _row(run: Listed, keys: tuple[str, ...]) -> Row:
+def _row(run: ListedRun, keys: tuple[str, ...]) -> TableRow:
     cells = tuple(cell_text(value_of(run, key), key) for key in keys)
-    return Row(printable(run.name) or run.uuid[:8], cells, (run.uuid,), run.status)
+    return TableRow(printable(run.name) or run.uuid[:8], cells, (run.uuid,), run.status)
 
 
 def _group(
     value: Cell,
-    runs: list[Listed],
+    runs: list[ListedRun],
     keys: tuple[str, ...],
     numeric: tuple[bool, ...],
     by: str,
     *,
     is_open: bool,
-) -> Row:
+) -> TableRow:
     label = f"{cell_text(value, by) or ALONE} ({len(runs):,})"
     cells = tuple(
         _group_cell([value_of(run, key) for run in runs], key, is_number)
         for key, is_number in zip(keys, numeric, strict=True)
     )
     uuids = tuple(run.uuid for run in runs[:MOST_GROUPED])
-    return Row(label, cells, uuids, "", group_key(value), is_open)
+    return TableRow(label, cells, uuids, "", group_key(value), is_open)
 
 
 def _group_cell(values: list[Cell], key: str, is_number: bool) -> str:
-    """Return the mean and range of numbers, the texts that there are, or how many."""
+    """Return mean and range of numbers, or the distinct texts, or their number."""
     numbers = [value for value in values if isinstance(value, float)]
     if key == "started":
         return cell_text(max(numbers), key) if numbers else ""
@@ -254,14 +254,14 @@ def _group_cell(values: list[Cell], key: str, is_number: bool) -> str:
         low, high = min(numbers), max(numbers)
         mean, *ends = (cell_text(o, key) for o in (sum(numbers) / len(numbers), low, high))
         return mean if low == high else f"{mean} ({ends[0]} – {ends[1]})"
-    texts = counted(cell_text(value, key) for value in values if value is not None)
+    texts = count_names(cell_text(value, key) for value in values if value is not None)
     if key == "status":
         return ", ".join(f"{count:,} {text}" for text, count in texts)
     return texts[0][0] if len(texts) == 1 else f"{len(texts):,} different" if texts else ""
 
 
-def _ordered(items: list[tuple[Cell, Item]], *, rising: bool) -> list[Item]:
-    """Return items by their values: numbers, then texts, then those without any."""
+def _sort(items: list[tuple[Cell, Item]], *, rising: bool) -> list[Item]:
+    """Return items sorted by value: numbers, then texts, then items without a value."""
     numbers = [pair for pair in items if isinstance(pair[0], float)]
     texts = [pair for pair in items if isinstance(pair[0], str)]
     none = [item for value, item in items if value is None]
@@ -270,15 +270,15 @@ def _ordered(items: list[tuple[Cell, Item]], *, rising: bool) -> list[Item]:
     return [item for _, item in (*numbers, *texts)] + none
 
 
-def _middle(values: list[Cell]) -> Cell:
-    """Return what a group is sorted by: the mean of its numbers, or its first text."""
+def _sort_value(values: list[Cell]) -> Cell:
+    """Return the sort value of a group: the mean of its numbers, or its first text."""
     numbers = [value for value in values if isinstance(value, float)]
     if numbers:
         return sum(numbers) / len(numbers)
     return next((value for value in values if value is not None), None)
 
 
-def _is_numeric(runs: Sequence[Listed], key: str) -> bool:
+def _is_numeric(runs: Sequence[ListedRun], key: str) -> bool:
     return any(isinstance(value_of(run, key), float) for run in runs[:SCREENFUL])
 
 

@@ -1,4 +1,4 @@
-"""`view`: from runs and what was set to one chart: aligned, smoothed, merged, cut and thinned."""
+"""`view`: makes one chart of runs: aligned, smoothed, merged, clipped and thinned."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from dippm.runs.store.record import Span
 from dippm.show.report.runs.charts import Level, Line, Lines, Stretch
 from dippm.show.report.runs.thinning import extremes
-from dippm.show.ui.alignment import AXES, STEP, Begun, offsets_s
-from dippm.show.ui.expected import Expected, expected
-from dippm.show.ui.exploration import ChartView, Exploration
+from dippm.show.ui.alignment import AXES, STEP, RunStart, offsets_s
+from dippm.show.ui.expected import PredictedValue, expected
+from dippm.show.ui.exploration import ChartSelection, ChartView
 from dippm.show.ui.merging import merged
-from dippm.show.ui.opened import Opened
-from dippm.show.ui.selection import Listed, labels
+from dippm.show.ui.opened import OpenedRun
+from dippm.show.ui.selection import ListedRun, labels
 from dippm.show.ui.smoothing import smoothed
 from dippm.show.ui.streams import MOST_OF_A_LINE, Stream
 
 MOST_POINTS = 40_000
-"""Of a chart, all lines together; a screen has some thousand columns."""
+"""Largest number of points of a chart, over all lines; a screen has some thousand columns."""
 MOST_STRETCHES = 400
 MOST_LEVELS = 8
 GRID = 1000
@@ -28,21 +28,21 @@ NO_STEPS = "it has no steps: only numbers that were told with a step have"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ChartData:
     """One chart, ready to draw.
 
     Attributes:
         chart: lines, levels and stretches.
-        keys: of each line, as `Exploration.hidden` names it.
-        colours: place of each line among all that could be shown, hidden ones too: a line keeps
+        keys: key of each line, as in `ChartSelection.hidden`.
+        colours: index of each line among all lines, including hidden ones, so that a line keeps
             its colour.
-        absent: (run, reason) of what is not there.
-        points: before thinning.
-        remarks: what was left out, for people.
+        absent: (run, reason) of each absent line.
+        points: number of points before thinning.
+        remarks: remarks on what was left out.
         clock: whether x is seconds since 1970.
-        extent: first and last x of all that was recorded of the runs that are shown, so that all
-            charts have one axis; None if nothing was.
-        endings: status of each line whose run did not end well, "" for any other.
+        extent: first and last x over all records of the shown runs, so that all charts share one
+            axis; None without any.
+        endings: status of each line whose run did not end well; "" for any other.
     """
 
     chart: Lines
@@ -57,7 +57,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _ChartLine:
     key: str
     label: str
     place: int
@@ -65,13 +65,13 @@ class _Drawn:
     uuids: tuple[str, ...]
 
 
-def workload_key(run: Listed) -> str:
+def workload_key(run: ListedRun) -> str:
     """Return the key of the line that a run is merged into: a JSON list of two names."""
     return json.dumps(run.workload)
 
 
-def keys_of(runs: Sequence[Listed], exploration: Exploration) -> dict[str, str]:
-    """Return label by key of all lines, in the order of selection."""
+def keys_of(runs: Sequence[ListedRun], exploration: ChartSelection) -> dict[str, str]:
+    """Return the label of each line by key, in the order of selection."""
     if exploration.grouping == "merged":
         several = len({run.experiment for run in runs}) > 1
         return {workload_key(o): " / ".join(o.workload) if several else o.workload[1] for o in runs}
@@ -79,31 +79,31 @@ def keys_of(runs: Sequence[Listed], exploration: Exploration) -> dict[str, str]:
 
 
 def view(
-    runs: Sequence[Listed],
-    opened: Mapping[str, Opened],
-    exploration: Exploration,
+    runs: Sequence[ListedRun],
+    opened: Mapping[str, OpenedRun],
+    exploration: ChartSelection,
     wanted: ChartView,
     *,
     whole: bool = False,
-) -> View:
+) -> ChartData:
     """Return one chart.
 
     Args:
-        runs: what is selected, in that order.
-        opened: those of them that were read, by uuid.
-        exploration: what was set.
-        wanted: the chart.
+        runs: selected runs, in the order of selection.
+        opened: runs in memory, by uuid.
+        exploration: settings of the page.
+        wanted: settings of the chart.
         whole: keep every point and the whole axis, for a file.
     """
     offsets = offsets_s(
-        [Begun(run.uuid, run.workload, run.wall_ns) for run in runs], exploration.alignment
+        [RunStart(run.uuid, run.workload, run.wall_ns) for run in runs], exploration.alignment
     )
     own = labels(runs)
     by_step, seen = exploration.axis == "step", None if whole else wanted.x
-    found = _gathered(runs, opened, exploration, wanted.stream, offsets, own)
+    found = _stream_lines(runs, opened, exploration, wanted.stream, offsets, own)
     drawn, shown = found.drawn, [run for of in found.members.values() for run in of]
     most = MOST_OF_A_LINE if len(drawn) <= 10 else max(4, MOST_POINTS // len(drawn))
-    # All of a line, as it is, was thinned once; smoothed, merged or cut it is thinned anew.
+    # A whole unchanged line is thinned once; a smoothed, merged or clipped one is thinned anew.
     is_merged = exploration.grouping == "merged"
     is_whole = not (whole or is_merged or by_step or exploration.smoothing or wanted.x)
     lines = [_line(one, exploration, seen, None if whole else most, is_whole) for one in drawn]
@@ -117,7 +117,7 @@ def view(
     title, axis = wanted.stream, STEP if by_step else AXES[exploration.alignment]
     chart = Lines(title, axis, y_label, tuple(lines), tuple(levels), tuple(stretches), found.unit)
     hidden = frozenset(exploration.hidden)
-    return View(
+    return ChartData(
         chart,
         tuple(one.key for one in drawn),
         tuple(one.place for one in drawn),
@@ -136,48 +136,48 @@ def view(
 
 
 @dataclass(slots=True)
-class _Gathered:
-    """What there is to draw of a stream.
+class _StreamLines:
+    """The lines of a stream.
 
     Attributes:
         drawn: the lines.
         members: runs of each line, by its key.
-        absent: (run, reason) of what is not there.
-        unit: of the stream, "" if nobody says.
-        points: before thinning.
+        absent: (run, reason) of each absent line.
+        unit: unit of the stream; "" if not known.
+        points: number of points before thinning.
     """
 
-    drawn: list[_Drawn]
-    members: dict[str, list[Listed]]
+    drawn: list[_ChartLine]
+    members: dict[str, list[ListedRun]]
     absent: list[tuple[str, str]]
     unit: str
     points: int
 
 
-def _key_of(run: Listed, exploration: Exploration) -> str:
+def _key_of(run: ListedRun, exploration: ChartSelection) -> str:
     return workload_key(run) if exploration.grouping == "merged" else run.uuid
 
 
-def _gathered(
-    runs: Sequence[Listed],
-    opened: Mapping[str, Opened],
-    exploration: Exploration,
+def _stream_lines(
+    runs: Sequence[ListedRun],
+    opened: Mapping[str, OpenedRun],
+    exploration: ChartSelection,
     name: str,
     offsets: Mapping[str, float],
     own: Mapping[str, str],
-) -> _Gathered:
-    """Return the lines of a stream, and why runs have none; hidden ones are left out.
+) -> _StreamLines:
+    """Return the visible lines of a stream, and why runs have none.
 
     Args:
-        runs: what is selected.
-        opened: those of them that were read, by uuid.
-        exploration: what was set.
-        name: of the stream.
-        offsets: seconds that each run is moved by, by uuid.
-        own: names of the runs, by uuid.
+        runs: selected runs.
+        opened: runs in memory, by uuid.
+        exploration: settings of the page.
+        name: key of the stream.
+        offsets: offset of each run in s, by uuid.
+        own: labels of the runs, by uuid.
     """
     groups: dict[str, list[tuple[Stream, float]]] = {}
-    members: dict[str, list[Listed]] = {}
+    members: dict[str, list[ListedRun]] = {}
     absent: list[tuple[str, str]] = []
     unit, points, hidden = "", 0, frozenset(exploration.hidden)
     for run in runs:
@@ -200,28 +200,28 @@ def _gathered(
     named = keys_of(runs, exploration)
     places = {key: place for place, key in enumerate(named)}
     drawn = [
-        _Drawn(key, named[key], places[key], tuple(of), tuple(run.uuid for run in members[key]))
+        _ChartLine(key, named[key], places[key], tuple(of), tuple(run.uuid for run in members[key]))
         for key, of in groups.items()
     ]
-    return _Gathered(drawn, members, absent, unit, points)
+    return _StreamLines(drawn, members, absent, unit, points)
 
 
-def _counts(runs: Sequence[Listed], opened: Mapping[str, Opened], name: str) -> bool:
-    """Return whether a stream is a counter in some run."""
+def _counts(runs: Sequence[ListedRun], opened: Mapping[str, OpenedRun], name: str) -> bool:
+    """Return whether a stream is a counter in at least one run."""
     streams = (opened[run.uuid].streams.get(name) for run in runs)
     return any(stream.counter for stream in streams if stream is not None)
 
 
-def _placed(
+def _visible_points(
     stream: Stream,
     offset_s: float,
-    exploration: Exploration,
+    exploration: ChartSelection,
     seen: tuple[float, float] | None,
     most: int | None,
     *,
     is_whole: bool,
 ) -> tuple[Any, Any]:
-    """Return x and y of a run where it is seen, with so many points at most."""
+    """Return x and y of a run in the visible range, with at most `most` points."""
     if is_whole:
         x, y = stream.least_and_greatest()
     else:
@@ -237,13 +237,13 @@ def _placed(
 
 
 def _extent(
-    runs: Sequence[Listed],
-    opened: Mapping[str, Opened],
+    runs: Sequence[ListedRun],
+    opened: Mapping[str, OpenedRun],
     offsets: Mapping[str, float],
     *,
     by_step: bool,
 ) -> tuple[float, float] | None:
-    """Return the first and last x of everything that runs recorded."""
+    """Return the first and last x over all records of runs."""
     ends = []
     for run in runs:
         found = opened.get(run.uuid)
@@ -259,8 +259,8 @@ def _extent(
     return (min(ends), max(ends)) if ends else None
 
 
-def _ending(runs: Sequence[Listed]) -> str:
-    """Return how the runs of a line ended, "" where all of them ended well or go on."""
+def _ending(runs: Sequence[ListedRun]) -> str:
+    """Return the final status of a line's runs; "" if all ended well or are running."""
     bad = [run.status for run in runs if run.status not in ("finished", "running")]
     if len(runs) == 1 or not bad:
         return bad[0] if bad else ""
@@ -268,23 +268,25 @@ def _ending(runs: Sequence[Listed]) -> str:
 
 
 def _line(
-    one: _Drawn,
-    exploration: Exploration,
+    one: _ChartLine,
+    exploration: ChartSelection,
     seen: tuple[float, float] | None,
     most: int | None,
     is_whole: bool,
 ) -> Line:
-    """Return one line, whose runs are in memory a second time only while it is made."""
+    """Return one line; copies of its runs exist only while it is made."""
     if exploration.grouping == "merged":
-        parts = [_placed(*run, exploration, seen, None, is_whole=is_whole) for run in one.runs]
+        parts = [
+            _visible_points(*run, exploration, seen, None, is_whole=is_whole) for run in one.runs
+        ]
         band = merged(parts, GRID if most is None else min(GRID, max(4, most // 4)))
         return Line(one.label, one.label, *band, n=len(parts), uuids=one.uuids)
-    x, y = _placed(*one.runs[0], exploration, seen, most, is_whole=is_whole)
+    x, y = _visible_points(*one.runs[0], exploration, seen, most, is_whole=is_whole)
     return Line(one.label, one.label, x, y, uuids=one.uuids)
 
 
 def _cut(x: Any, y: Any, seen: tuple[float, float] | None) -> tuple[Any, Any]:
-    """Return what is seen, and a point on either side, so that lines go on to the edge."""
+    """Return the visible points and one on either side, so that lines reach the edge."""
     import numpy as np
 
     if seen is None:
@@ -295,15 +297,15 @@ def _cut(x: Any, y: Any, seen: tuple[float, float] | None) -> tuple[Any, Any]:
 
 
 def _levels(
-    runs: Sequence[Listed],
-    opened: Mapping[str, Opened],
+    runs: Sequence[ListedRun],
+    opened: Mapping[str, OpenedRun],
     own: Mapping[str, str],
-    exploration: Exploration,
+    exploration: ChartSelection,
     key: str,
     remarks: list[str],
 ) -> list[Level]:
-    """Return what was predicted, once for all runs that share it."""
-    found: dict[Expected, list[str]] = {}
+    """Return the predicted values, once for all runs that share one."""
+    found: dict[PredictedValue, list[str]] = {}
     for run in runs if exploration.prediction else ():
         foretold = expected(opened[run.uuid], key, rates=exploration.rates)
         if foretold is not None:
@@ -317,15 +319,15 @@ def _levels(
 
 
 def _stretches(
-    runs: Sequence[Listed],
-    opened: Mapping[str, Opened],
+    runs: Sequence[ListedRun],
+    opened: Mapping[str, OpenedRun],
     own: Mapping[str, str],
     offsets: Mapping[str, float],
-    exploration: Exploration,
+    exploration: ChartSelection,
     seen: tuple[float, float] | None,
     remarks: list[str],
 ) -> list[Stretch]:
-    """Return the spans that are seen, the longest of them if they are many."""
+    """Return the visible spans, the longest ones if there are many."""
     found = []
     for run in runs if exploration.spans else ():
         zero_ns, offset_s = opened[run.uuid].start.at.monotonic_ns, offsets[run.uuid]
@@ -344,7 +346,7 @@ def _stretches(
 
 
 def _lanes(spans: Iterable[Span]) -> dict[int, int]:
-    """Return the lane of each span: below the one around it, and beside none of the same time."""
+    """Return the lane of each span: below its parent, without overlap in a lane."""
     lanes: dict[int, int] = {}
     busy_until: list[int] = []
     ended = (span for span in spans if span.end_ns is not None)

@@ -8,7 +8,7 @@ import pytest
 
 from dippm.decide.choice import probability
 from dippm.decide.choice.probability import (
-    Uncertain,
+    UncertainValue,
     correlation,
     log_sd,
     probabilities_first,
@@ -18,7 +18,7 @@ from dippm.estimate.models.targets import Estimate, Interval
 
 
 def place(name, value, sd=0.1, **rest):
-    return Uncertain(name, rest.pop("board", name), math.log(value), sd, **rest)
+    return UncertainValue(name, rest.pop("board", name), math.log(value), sd, **rest)
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.02, 1.1, 1.3])
@@ -81,6 +81,6 @@ def test_an_interval_states_its_standard_deviation():
     interval = Interval(math.exp(-1.6449 * sd), math.exp(1.6449 * sd), 0.9)
     assert log_sd(interval) == pytest.approx(sd, rel=1e-4)
     energy = Interval(math.exp(-1.6449 * 0.2), math.exp(1.6449 * 0.2), 0.9)
-    found = Uncertain.of("a", "a", Estimate(1, energy), Estimate(1, interval), measured=True)
+    found = UncertainValue.of("a", "a", Estimate(1, energy), Estimate(1, interval), measured=True)
     assert found.log_sd == pytest.approx(sd, rel=1e-4)
     assert found.other_log_sd == pytest.approx(0.16, rel=1e-3)

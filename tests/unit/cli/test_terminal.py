@@ -15,7 +15,7 @@ from rich.console import Console
 from dippm.base.progress import listening, stage, tell
 from dippm.devices import all_devices
 from dippm.show.report.console import console, device_table, print_text
-from dippm.show.report.tables import PIPE_FOLD, Column, Fitted
+from dippm.show.report.tables import PIPE_FOLD, Column, TerminalTable
 
 NAMES = [device.name for device in all_devices()]
 
@@ -65,14 +65,16 @@ def test_columns_that_have_no_room_are_named():
 
 
 def test_numbers_are_never_broken_and_names_fold():
-    table = Fitted((Column("model", folds=True), Column("ms")), [("x" * 50, "1,234,567.8")])
+    table = TerminalTable((Column("model", folds=True), Column("ms")), [("x" * 50, "1,234,567.8")])
     text = printed(table, 40)
     assert "1,234,567.8" in text
     assert text.count("x") == 50
 
 
 def test_markup_in_a_name_is_text():
-    assert "[bold]x[/bold]" in printed(Fitted((Column("[red]a"),), [("[bold]x[/bold]",)]), 80)
+    assert "[bold]x[/bold]" in printed(
+        TerminalTable((Column("[red]a"),), [("[bold]x[/bold]",)]), 80
+    )
 
 
 def test_long_lines_go_on_below_their_last_column():
@@ -99,7 +101,7 @@ def test_a_pipe_breaks_no_lines_unless_columns_says_so(monkeypatch):
 def test_colour_is_asked_for_or_refused(monkeypatch):
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    table = Fitted((Column("state"),), [("ok",)])
+    table = TerminalTable((Column("state"),), [("ok",)])
 
     def shown():
         file = io.StringIO()
@@ -223,12 +225,12 @@ def test_devices_are_filtered(monkeypatch):
 
 def test_what_is_absent_for_the_same_reason_shares_a_row():
     from dippm.show.report.console import findings_table
-    from dippm.show.report.health import Finding
+    from dippm.show.report.health import HealthFinding
 
     findings = [
-        Finding("source nvml", "absent", "absent: no driver"),
-        Finding("source mig", "absent", "absent: no driver"),
-        Finding("torch", "ok", "2.13.0"),
+        HealthFinding("source nvml", "absent", "absent: no driver"),
+        HealthFinding("source mig", "absent", "absent: no driver"),
+        HealthFinding("torch", "ok", "2.13.0"),
     ]
     table = findings_table(findings)
     assert [[str(cell) for cell in row] for row in table.rows] == [
@@ -276,7 +278,7 @@ def test_lines_of_a_piped_table_end_with_their_text(monkeypatch):
 def test_long_cells_fold_in_a_pipe_and_numbers_stay_whole():
     columns = (Column("what", folds=True), Column("ms"), Column("why", folds=True))
     rows = [("a name " * 90, "1,234,567.8", "because " * 90), ("b", "2", "c")]
-    shown = printed(Fitted(columns, rows), 10_000)
+    shown = printed(TerminalTable(columns, rows), 10_000)
     assert max(map(len, shown.splitlines())) <= 2 * PIPE_FOLD + 30
     assert "1,234,567.8" in shown
     assert shown.count("because") == 90

@@ -7,7 +7,7 @@ import pytest
 from dataset.families.registry import FAMILIES
 from dataset.families.searched import architecture
 from dippm.decide.exploration import ExploreError, Space, explore
-from dippm.decide.exploration.study import every
+from dippm.decide.exploration.study import every_design
 
 
 def test_a_family_has_an_axis_for_each_parameter():
@@ -15,7 +15,7 @@ def test_a_family_has_an_axis_for_each_parameter():
     assert set(kind.parameters) == set(FAMILIES["resnet"].grid()[0])
     assert kind.parameters["block"].count == 1
     space = Space(kind)
-    design = space.design(next(every(space)))
+    design = space.design(next(every_design(space)))
     assert space.input_of(design) == (3, 64, 64)
     module = kind.build(design)
     assert not module.training

@@ -7,7 +7,7 @@ import pytest
 from dippm.devices import all_devices, find
 from dippm.devices.placements import (
     Placement,
-    arranged,
+    arrange,
     arrangements,
     free,
     maximal_arrangements,
@@ -66,7 +66,7 @@ def test_a_gpu_without_mig_has_no_places():
 
 
 def test_several_slices_find_places_in_their_order():
-    found = arranged(["1g.5gb", "4g.20gb", "2g.10gb"], places(A100))
+    found = arrange(["1g.5gb", "4g.20gb", "2g.10gb"], places(A100))
     assert found is not None
     assert [place.profile for place in found] == ["1g.5gb", "4g.20gb", "2g.10gb"]
     assert frozenset(found) in {frozenset(each) for each in arrangements(A100)}
@@ -87,19 +87,19 @@ def test_several_slices_find_places_in_their_order():
     ],
 )
 def test_what_fits_is_what_a_valid_set_holds(wanted, fits):
-    assert (arranged(wanted, places(A100)) is not None) is fits
+    assert (arrange(wanted, places(A100)) is not None) is fits
     sets = [sorted(place.profile for place in found) for found in arrangements(A100)]
     assert (sorted(wanted) in sets) is fits
 
 
 def test_what_is_there_is_gone_round():
     there = [Placement("1g.5gb", 0, 1)]
-    assert arranged(["4g.20gb"], places(A100), there) is None
-    assert arranged(["3g.20gb"], places(A100), there) == (Placement("3g.20gb", 4, 4),)
+    assert arrange(["4g.20gb"], places(A100), there) is None
+    assert arrange(["3g.20gb"], places(A100), there) == (Placement("3g.20gb", 4, 4),)
 
 
 def test_the_largest_places_stay_free():
-    first = arranged(["1g.5gb"], places(A100))
+    first = arrange(["1g.5gb"], places(A100))
     assert first is not None
     assert first[0].start >= 4  # 4g, which lies at 0 only, stays possible
     assert Placement("4g.20gb", 0, 4) in free(places(A100), first)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dippm.decide.exploration import ExploreError, ExploreNotInstalledError, StudyInUseError
-from dippm.decide.exploration.storage import opened
+from dippm.decide.exploration.storage import open_study
 from tests.unit.exploration import searches
 
 optuna = pytest.importorskip("optuna")
@@ -65,7 +65,7 @@ def test_searches_that_begin_together_make_the_tables_once(postgres_server, tmp_
 
         def study(name: str, storage=storage, together=together):
             together.wait()
-            return opened(optuna, storage, name, ["minimize"])
+            return open_study(optuna, storage, name, ["minimize"])
 
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(study, "abcd"))

@@ -23,7 +23,7 @@ from dippm.decide.exploration import (
 )
 from dippm.decide.exploration.evaluation import Evaluator
 from dippm.decide.exploration.question import Task
-from dippm.decide.exploration.study import every
+from dippm.decide.exploration.study import every_design
 from tests.fuzz import formats
 from tests.unit.exploration import searches
 from tests.unit.exploration.networks import (
@@ -108,7 +108,7 @@ def test_designs_of_one_architecture_share_its_conversion():
     )
     question = _question(space)
     evaluator = Evaluator(question)
-    chosen = dict(enumerate(every(space)))
+    chosen = dict(enumerate(every_design(space)))
     first = {n: c for n, c in chosen.items() if c["width"] == 8}
     outcomes = evaluator.evaluate(Task(first))
     assert evaluator.conversions == 1
@@ -119,9 +119,9 @@ def test_designs_of_one_architecture_share_its_conversion():
 
 def _question(space):
     from dippm.decide.exploration.objectives import objectives_of
-    from dippm.decide.exploration.question import Question
+    from dippm.decide.exploration.question import SearchQuestion
 
-    return Question(space, objectives_of("latency_ms"), (), dippm.load())
+    return SearchQuestion(space, objectives_of("latency_ms"), (), dippm.load())
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_a_worker_that_is_killed_costs_nothing(tmp_path):
 
 
 def test_worn_out_workers_are_replaced(monkeypatch):
-    monkeypatch.setattr("dippm.decide.exploration.crew.WORN_OUT", 2)
+    monkeypatch.setattr("dippm.decide.exploration.worker_pool.WORN_OUT", 2)
     process = Objective("process", of=lambda parameters: float(os.getpid()))
     space = Space(build, {"width": [4, 8, 12, 16, 20]}, input=IMAGE)
     found = explore(space, ["latency_ms", process], workers=1)

@@ -9,7 +9,7 @@ from torch import nn
 
 from dippm.decide.exploration import Architecture, Choices, ExploreError, Floats, Ints, Space
 from dippm.decide.exploration.axes import axis_of, label_of, values_of
-from dippm.decide.exploration.study import every
+from dippm.decide.exploration.study import every_design
 from dippm.errors import ConditionsError, UnknownNameError
 from tests.unit.exploration.networks import build
 
@@ -77,7 +77,7 @@ def test_a_space_lists_each_design_once():
         device=["A100", "T4"],
         mig=[None, "1g.5gb"],
     )
-    designs = [space.design(chosen) for chosen in every(space)]
+    designs = [space.design(chosen) for chosen in every_design(space)]
     assert len(designs) == space.size == 2 * 3 * 2 * 2 * 3  # a T4 has no slices
     assert len(set(map(str, designs))) == len(designs)
     assert "act" not in space.axes
@@ -99,13 +99,16 @@ def test_architectures_of_several_kinds():
     assert list(space.architectures) == ["timm:resnet18", "own", "build"]
     assert set(space.axes) == {"architecture", "own.width"}
     assert space.size == 4
-    names = [str(space.design(chosen)) for chosen in every(space)]
+    names = [str(space.design(chosen)) for chosen in every_design(space)]
     assert names[1] == "own(width=8) · batch 1 · A100-40GB · fp32"
 
 
 def test_inputs_may_depend_on_parameters():
     space = Space(build, {"width": [8, 16]}, input=lambda p: (3, p["width"], p["width"]))
-    assert [space.input_of(space.design(c)) for c in every(space)] == [(3, 8, 8), (3, 16, 16)]
+    assert [space.input_of(space.design(c)) for c in every_design(space)] == [
+        (3, 8, 8),
+        (3, 16, 16),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from dippm.decide.language import read_decoder
 from dippm.decide.language.eager import eager_kernels
-from dippm.decide.language.engine import PLAIN, attended, busy_experts, engine_kernels
+from dippm.decide.language.engine import PLAIN, busy_experts, engine_kernels, keys_per_query
 from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
 from dippm.decide.language.memory import cache_bytes, weight_bytes
@@ -70,9 +70,9 @@ def test_a_step_reads_the_cache_and_a_window_reads_less():
 
 def test_keys_of_a_windowed_prompt():
     attention = decoder("mistral-7b-v0.1").layers[0].attention
-    assert attended(attention, Pass.prefill(1, 4096)) == 4096
+    assert keys_per_query(attention, Pass.prefill(1, 4096)) == 4096
     whole = sum(min(i, 4096) for i in range(1, 16_385))
-    assert attended(attention, Pass.prefill(1, 16_384)) * 16_384 / 2 == pytest.approx(
+    assert keys_per_query(attention, Pass.prefill(1, 16_384)) * 16_384 / 2 == pytest.approx(
         whole, rel=1e-3
     )
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import dippm
 from dippm.cli.app import app
 from dippm.decide.parallel.shards import shards
-from dippm.decide.parallel.work import work_of
+from dippm.decide.parallel.work import micro_batch_of
 from dippm.errors import ConditionsError, DippmError
 
 
@@ -148,7 +148,7 @@ def test_work_of_all_stages_is_the_work_of_one(graph):
     found = at(graph, gpus=4, strategy="pipeline", batch=8, micro_batches=1, timer="kernel")
     assert sum(found.stage_ms) == pytest.approx(found.prediction.latency_ms, rel=1e-9)
     one = found.prediction
-    whole = work_of(one, shards(one.graph, 1), found.plan)
+    whole = micro_batch_of(one, shards(one.graph, 1), found.plan)
     weights = one.graph.param_bytes / 2 / 2**20
     assert sum(whole.weights_mb) == pytest.approx(weights, rel=1e-6)
     gradients = sum(size for stage in whole.gradients for _, size in stage)
@@ -226,12 +226,12 @@ def test_one_process_launches_for_all_and_copies_every_step(graph):
 def test_parts_of_kernels_add_up_to_the_kernels(graph):
     import numpy as np
 
-    from dippm.decide.parallel.one_process import sharded
+    from dippm.decide.parallel.one_process import shard_kernels
     from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
 
     found = shards(graph.at_batch(8), 4)
     whole = KernelTable.of(graph, "fp16")
-    part = sharded(whole, found, 4)
+    part = shard_kernels(whole, found, 4)
     split = np.array([found[node].is_split for node in whole.node])
     before, after = whole.quantities(8), part.quantities(8)
     flops, weights = (QUANTITIES.index(name) for name in ("flops", "weight_bytes"))
@@ -281,7 +281,7 @@ def test_no_part_of_a_kernel_takes_less_than_the_clock_allows():
     split = {node for node, one in enumerate(parted) if one.is_split}
     kernels = sum(cost.kernels for cost in part.operators if cost.node in split)
     whole_ms = sum(cost.time_ms for cost in part.operators if cost.node not in split)
-    work = work_of(part, parted, found.plan)
+    work = micro_batch_of(part, parted, found.plan)
     parts_ms = sum(work.stage_ms) - sum(work.exchange_ms) - whole_ms
     assert parts_ms >= kernels * LAUNCH_CYCLES / (1e3 * find("A100").boost_clock_mhz) * (1 - 1e-9)
 

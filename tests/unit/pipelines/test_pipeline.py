@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import dippm
 from dippm.cli.app import app
 from dippm.decide.pipelines import SHIPPED
-from dippm.decide.pipelines.combined import Part, apart, together
+from dippm.decide.pipelines.combined import IntervalTerm, correlated_sum, independent_sum
 from dippm.decide.pipelines.memory import copy_time
 from dippm.devices import find
 from dippm.errors import ConditionsError, ModelFileError, PipelineError
@@ -76,9 +76,11 @@ def test_intervals_of_shared_errors_are_the_widest(found):
     for target in ("latency_ms", "energy_j"):
         wide, narrow = found.intervals[target], found.intervals_apart[target]
         assert wide.low < narrow.low < getattr(found, target) < narrow.high < wide.high
-    parts = [Part(10, 8, 14), Part(20, 17, 23)]
-    assert (together(parts, 0.9).low, together(parts, 0.9).high) == (25, 37)
-    assert (apart(parts, 0.9).low, apart(parts, 0.9).high) == pytest.approx((30 - 13**0.5, 35))
+    parts = [IntervalTerm(10, 8, 14), IntervalTerm(20, 17, 23)]
+    assert (correlated_sum(parts, 0.9).low, correlated_sum(parts, 0.9).high) == (25, 37)
+    assert (independent_sum(parts, 0.9).low, independent_sum(parts, 0.9).high) == pytest.approx(
+        (30 - 13**0.5, 35)
+    )
 
 
 def test_the_memory_is_that_of_all_weights_and_one_stage(found):

@@ -8,7 +8,7 @@ import pytest
 
 from dippm.decide.pipelines import SHIPPED, Pipeline, Stage, read_pipeline
 from dippm.decide.pipelines.shipped import parameters_of
-from dippm.decide.pipelines.stage import MOST_STAGES, Given
+from dippm.decide.pipelines.stage import MOST_STAGES, StageInput
 from dippm.errors import PipelineError
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
@@ -20,9 +20,9 @@ def test_stages_run_behind_those_that_they_wait_for():
     a = Stage("a", "m")
     found = Pipeline("p", (c, b, a))
     assert [stage.name for stage in found.stages] == ["a", "b", "c"]
-    assert c.given() == {"x": Given("a"), "y": Given("b", 2)}
+    assert c.given() == {"x": StageInput("a"), "y": StageInput("b", 2)}
     assert c.before == ("a", "b")
-    assert b.given() == {"": Given("a")}
+    assert b.given() == {"": StageInput("a")}
 
 
 def test_what_waits_for_itself_is_named_in_full():

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from dippm import devices
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.estimate.comparison import Comparison
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.targets import Estimate, Estimates, Interval

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dippm.cli.app import app
 from dippm.estimate.models.targets import Interval
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.shell import is_numeric, listed, page
+from dippm.show.report.shell import is_numeric, note_list, page
 from tests.browser import NEEDS_CHROMIUM
 from tests.chromium import chromium
 
@@ -151,7 +151,7 @@ def test_numbers_are_told_from_names():
 
 
 def test_notes_are_marked_and_nothing_of_them_is_markup():
-    text = listed([" ! write `--host` <b>", "plain"])
+    text = note_list([" ! write `--host` <b>", "plain"])
     assert text.startswith(
         '<ul class="notes"><li class="warning">write <code>--host</code> &lt;b&gt;'
     )

@@ -16,7 +16,7 @@ from dippm.runs.store.parquet import write_samples
 from dippm.runs.store.run_contents import gather
 from dippm.runs.store.stored_run import RECORD, SAMPLES, StoredRun
 from dippm.show.report.runs.catalogue import Entry, chosen, entries
-from dippm.show.report.runs.charts import Bars, Drawn, Heat, Line, Lines, Parallel
+from dippm.show.report.runs.charts import Bars, DrawnCharts, Heat, Line, Lines, Parallel
 from dippm.show.report.runs.drawing import draw, labels
 from dippm.show.report.runs.listing import details, runs_table, short_document, whole_document
 from dippm.show.report.runs.page import html_page
@@ -209,7 +209,7 @@ def test_no_cell_is_a_formula(tmp_path):
     bad = stored(tmp_path, name="=1+1")
     rows = list(csv.DictReader(io.StringIO(csv_text(draw([bad], chosen([bad], ["loss"]))))))
     assert {row["run"] for row in rows} == {"'=1+1"}
-    absent = csv_text(Drawn((), (("=1+1", "loss", "@why"),)))
+    absent = csv_text(DrawnCharts((), (("=1+1", "loss", "@why"),)))
     assert absent.splitlines()[1] == ",loss,'=1+1,,,,,,,,,'@why"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from dippm.errors import DippmError, UnknownFormatError
 from dippm.show.service.access import Access, TokenError
-from dippm.show.service.answering import UNPACKED, _answered, unpack
+from dippm.show.service.answering import UNPACKED, _answer, unpack
 from dippm.show.service.errors import (
     BadQuestionError,
     BusyError,
@@ -26,7 +26,7 @@ from dippm.show.service.jobs import MOST_STAGES, FairQueue, Job
 from dippm.show.service.metrics import Metrics
 from dippm.show.service.pool import AnswerPool
 from dippm.show.service.questions import Predict
-from dippm.show.service.service import Results
+from dippm.show.service.service import ResultCache
 from dippm.show.service.uploads import Uploads
 
 PREDICT = Predict().arguments()
@@ -134,7 +134,7 @@ def test_whoever_listens_hears_of_changes_from_any_thread():
 
 
 def test_results_go_by_their_size_and_last_use():
-    results = Results(10)
+    results = ResultCache(10)
     results.keep("a", "1234")
     results.keep("b", "1234")
     assert results.find("a") == "1234"
@@ -144,7 +144,7 @@ def test_results_go_by_their_size_and_last_use():
     assert results.size == 6
     results.keep("huge", "x" * 11)
     assert results.find("huge") is None
-    off = Results(0)
+    off = ResultCache(0)
     off.keep("a", "1")
     assert off.find("a") is None
 
@@ -242,7 +242,7 @@ def test_what_was_unpacked_goes_with_the_answer(tmp_path):
     (tmp_path / f"{UNPACKED}1").mkdir()  # of another that works
     given = {"name": None, "path": str(path), "unpack_mb": 1}
     question = {"kind": "predict", "sources": [given], "limits": {}, "arguments": PREDICT}
-    assert "error" in _answered(question, io.BytesIO())
+    assert "error" in _answer(question, io.BytesIO())
     assert {one.name for one in tmp_path.iterdir()} == {"a.zip", f"{UNPACKED}1"}
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import dippm
 from dippm.cli.app import app
 from dippm.decide.choice import pack
-from dippm.decide.sharing import beside_copies
+from dippm.decide.sharing import predict_among_copies
 from dippm.errors import ConstraintError
 from tests.unit.sharing.test_share import net
 
@@ -26,8 +26,8 @@ def small() -> Any:
 def test_a_prediction_beside_copies_is_that_of_the_set(small: Any) -> None:
     alone = dippm.predict(small, device=A100, batch=256)
     loaded = dippm.load(device=A100)
-    assert beside_copies(loaded, small, alone, 1) is alone
-    found = beside_copies(loaded, small, alone, 3)
+    assert predict_among_copies(loaded, small, alone, 1) is alone
+    found = predict_among_copies(loaded, small, alone, 3)
     shared = dippm.share([small], device=A100, batch=256, copies=3)
     one = shared.processes[0]
     assert found.latency_ms == pytest.approx(one.latency_ms)

@@ -6,8 +6,8 @@ import numpy as np
 
 from dippm.runs.store.columns import Column
 from dippm.runs.store.record import Moment, Span, Start, Value
-from dippm.show.ui.opened import Opened
-from dippm.show.ui.selection import Listed
+from dippm.show.ui.opened import OpenedRun
+from dippm.show.ui.selection import ListedRun
 from dippm.show.ui.streams import streams
 
 ZERO_NS, WALL_NS = 7_000_000_000, 1_790_000_000_000_000_000
@@ -17,7 +17,7 @@ def listed(uuid: str, *, group: str = "", experiment: str = "vision", after_s: f
     name = given.pop("name", uuid)
     status = given.pop("status", "finished")
     wall_ns = WALL_NS + int(after_s * 1e9)
-    return Listed(uuid, name, experiment, group, status, wall_ns, 1.0, **given)
+    return ListedRun(uuid, name, experiment, group, status, wall_ns, 1.0, **given)
 
 
 def column(series, values, *, hz=10.0, unit="MB", counter=False, reasons=()):
@@ -26,10 +26,12 @@ def column(series, values, *, hz=10.0, unit="MB", counter=False, reasons=()):
     return Column(series, unit, "tree", counter, times, values, tuple(reasons))
 
 
-def opened(uuid: str, *columns, spans=(), values=(), prediction=None, after_s: float = 0) -> Opened:
+def opened(
+    uuid: str, *columns, spans=(), values=(), prediction=None, after_s: float = 0
+) -> OpenedRun:
     at = Moment(ZERO_NS, WALL_NS + int(after_s * 1e9))
     start = Start(uuid, uuid, "vision", at, prediction=prediction)
-    return Opened(start, tuple(spans), streams(start, spans, values, columns))
+    return OpenedRun(start, tuple(spans), streams(start, spans, values, columns))
 
 
 def call(number: int, start_s: float, end_s: float, name: str = "forward") -> Span:

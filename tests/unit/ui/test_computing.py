@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="the page needs the extra ui")
 
-from dippm.show.ui.alignment import Begun, offsets_s
+from dippm.show.ui.alignment import RunStart, offsets_s
 from dippm.show.ui.merging import merged
 from dippm.show.ui.smoothing import smoothed
 
@@ -51,10 +51,10 @@ def test_smoothing_out_of_range_is_refused(percent):
 
 
 RUNS = [
-    Begun("a", ("x", "w"), 1_000_000_000_000),
-    Begun("b", ("x", "w"), 1_002_500_000_000),
-    Begun("c", ("x", "other"), 1_100_000_000_000),
-    Begun("d", ("y", "w"), 900_000_000_000),
+    RunStart("a", ("x", "w"), 1_000_000_000_000),
+    RunStart("b", ("x", "w"), 1_002_500_000_000),
+    RunStart("c", ("x", "other"), 1_100_000_000_000),
+    RunStart("d", ("y", "w"), 900_000_000_000),
 ]
 
 

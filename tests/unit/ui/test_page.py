@@ -16,7 +16,7 @@ pytest.importorskip("dash", reason="the page needs the extra ui")
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import Span, Value
 from dippm.show.ui.library import Library
-from dippm.show.ui.serving import Served
+from dippm.show.ui.serving import ServedPage
 from tests.browser import AXE, NEEDS_AXE, NEEDS_CHROMIUM
 from tests.chromium import chromium
 from tests.page_runs import HOSTILE, make_exhibition, make_training
@@ -46,7 +46,7 @@ def served(_tables, tmp_path_factory, spool):
         writer.close()
     library = Library(str(store), spool)
     library.start()
-    page = Served(library, "127.0.0.1", 0)
+    page = ServedPage(library, "127.0.0.1", 0)
     threading.Thread(target=page.answer, daemon=True).start()
     yield page
     page.close()
@@ -497,7 +497,7 @@ CONTRAST = """(() => {
 
 
 def test_a_page_for_others_asks_for_its_token(browser, store_file, tmp_path):
-    page = Served(Library(str(store_file), tmp_path / "spool"), "127.0.0.1", 0, TOKEN)
+    page = ServedPage(Library(str(store_file), tmp_path / "spool"), "127.0.0.1", 0, TOKEN)
     threading.Thread(target=page.answer, daemon=True).start()
     try:
         browser.open(page.shown)
@@ -542,7 +542,7 @@ def axe(tab):
 def test_an_empty_store_says_how_to_make_a_first_run(browser, store_file, tmp_path):
     library = Library(str(store_file), tmp_path / "spool")
     library.start()
-    page = Served(library, "127.0.0.1", 0)
+    page = ServedPage(library, "127.0.0.1", 0)
     threading.Thread(target=page.answer, daemon=True).start()
     try:
         browser.open("about:blank")
@@ -566,7 +566,7 @@ def test_a_file_of_a_run_is_taken_along(browser, store_file, tmp_path):
     stored = open_store(str(store_file)).attach(folder)
     library = Library(str(store_file), tmp_path / "spool")
     library.start()
-    page = Served(library, "127.0.0.1", 0)
+    page = ServedPage(library, "127.0.0.1", 0)
     threading.Thread(target=page.answer, daemon=True).start()
     downloads = tmp_path / "downloads"
     try:

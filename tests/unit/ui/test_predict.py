@@ -24,11 +24,11 @@ import dippm
 from dippm.cli.app import app
 from dippm.show.service.settings import Settings
 from dippm.show.ui import predicting
-from dippm.show.ui.gate import Gate
+from dippm.show.ui.authentication import PageAuthentication
 from dippm.show.ui.library import Library
 from dippm.show.ui.page.app import application
 from dippm.show.ui.page.predict import PIECE_BYTES
-from dippm.show.ui.predicting import Predicting
+from dippm.show.ui.predicting import PredictSessions
 from tests.conftest import write_onnx
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -48,7 +48,7 @@ def library(tmp_path_factory):
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     place = tmp_path_factory.mktemp("uploads")
-    found = Predicting(Settings(workers=1, upload_mb=8, folder=place))
+    found = PredictSessions(Settings(workers=1, upload_mb=8, folder=place))
     yield found
     found.close()
     assert list(place.iterdir()) == []
@@ -56,7 +56,7 @@ def asked(tmp_path_factory):
 
 @pytest.fixture
 def visitor(library, asked):
-    return application(library, Gate(), asked).test_client()
+    return application(library, PageAuthentication(), asked).test_client()
 
 
 def send(visitor, content, name="net.onnx", piece=PIECE_BYTES):
@@ -289,7 +289,7 @@ def test_a_question_that_waits_is_cancelled(visitor, asked):
 
 
 def test_one_token_opens_both_doors(library, asked):
-    server = application(library, Gate(TOKEN), asked)
+    server = application(library, PageAuthentication(TOKEN), asked)
     stranger = server.test_client()
     for method, path in (
         ("GET", ""), ("GET", "/options"), ("POST", "/uploads?name=a"), ("PUT", "/uploads/x"),
@@ -383,9 +383,9 @@ def test_the_door_loads_nothing_from_elsewhere(visitor):
 
 
 def test_nothing_starts_until_somebody_opens_the_door(library):
-    idle = Predicting()
-    application(library, Gate(), idle).test_client().get("/")
+    idle = PredictSessions()
+    application(library, PageAuthentication(), idle).test_client().get("/")
     assert idle._service is None
     idle.close()
-    closed = application(library, Gate(), idle).test_client()
+    closed = application(library, PageAuthentication(), idle).test_client()
     assert closed.get("/predict/options").json["error"]["message"] == "the page ends"

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("dash", reason="the page needs the extra ui")
 
 from dippm.show.ui.library import Library
-from dippm.show.ui.serving import Served
+from dippm.show.ui.serving import ServedPage
 from tests.browser import AXE, NEEDS_AXE, NEEDS_CHROMIUM
 from tests.chromium import chromium
 from tests.conftest import write_onnx
@@ -26,7 +26,7 @@ TROUBLE = "document.querySelector('#trouble').textContent"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    page = Served(Library(str(folder / "runs.db"), folder / "spool"), "127.0.0.1", 0)
+    page = ServedPage(Library(str(folder / "runs.db"), folder / "spool"), "127.0.0.1", 0)
     thread = threading.Thread(target=page.answer, daemon=True)
     thread.start()
     yield page

@@ -23,7 +23,7 @@ from dippm.show.ui import connections
 from dippm.show.ui.connections import LARGEST_REQUEST_BYTES
 from dippm.show.ui.library import Library
 from dippm.show.ui.page import visits
-from dippm.show.ui.serving import Served
+from dippm.show.ui.serving import ServedPage
 from tests.page_runs import make_exhibition
 
 CALLBACK = "/_dash-update-component"
@@ -84,7 +84,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(library):
-    page = Served(library, "127.0.0.1", 0)
+    page = ServedPage(library, "127.0.0.1", 0)
     thread = threading.Thread(target=page.answer, daemon=True)
     thread.start()
     yield page
@@ -320,7 +320,7 @@ def test_a_visitor_who_does_not_read_is_sent_away(library, monkeypatch):
         return (b"x" * 2**20 for _ in range(10_000))
 
     monkeypatch.setattr(connections, "READ_TIMEOUT_S", 0.5)
-    listener = connections.Listener(endless, "127.0.0.1", 0)
+    listener = connections.PageListener(endless, "127.0.0.1", 0)
     thread = threading.Thread(target=listener.answer, daemon=True)
     thread.start()
     with socket.create_connection(("127.0.0.1", listener.port), timeout=60) as visitor:
@@ -341,7 +341,7 @@ def test_connections_that_ask_for_nothing_make_room(library):
         start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "5")])
         return [b"hello"]
 
-    listener = connections.Listener(hello, "127.0.0.1", 0, max_connections=5)
+    listener = connections.PageListener(hello, "127.0.0.1", 0, max_connections=5)
     thread = threading.Thread(target=listener.answer, daemon=True)
     thread.start()
     before = threading.active_count()

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dippm.errors import RunError
-from dippm.show.ui.exploration import ChartView, Exploration, ExplorationError, exploration_of
-from dippm.show.ui.selection import counted, filtered, joined, labels, within
+from dippm.show.ui.exploration import ChartSelection, ChartView, ExplorationError, exploration_of
+from dippm.show.ui.selection import count_names, filter_runs, join_selection, labels, runs_within
 from tests.unit.ui.runs_in_memory import listed
 
 RUNS = [
@@ -19,7 +19,7 @@ RUNS = [
 
 
 def found(**given):
-    return [run.uuid for run in filtered(RUNS, **given)]
+    return [run.uuid for run in filter_runs(RUNS, **given)]
 
 
 def test_search_wants_all_words_in_any_case():
@@ -43,24 +43,24 @@ def test_a_condition_that_is_none_says_what_one_is():
 
 
 def test_within_experiments_and_workloads():
-    assert [run.uuid for run in within(RUNS, ["vision"])] == ["a1", "b2"]
-    assert [run.uuid for run in within(RUNS, [], [("text", "(none)")])] == ["c3"]
-    assert len(within(RUNS)) == 3
+    assert [run.uuid for run in runs_within(RUNS, ["vision"])] == ["a1", "b2"]
+    assert [run.uuid for run in runs_within(RUNS, [], [("text", "(none)")])] == ["c3"]
+    assert len(runs_within(RUNS)) == 3
 
 
 def test_counting_keeps_order():
-    assert counted(run.experiment for run in RUNS) == [("vision", 2), ("text", 1)]
+    assert count_names(run.experiment for run in RUNS) == [("vision", 2), ("text", 1)]
 
 
 def test_a_selection_grows_in_its_order():
-    assert joined(["b2", "a1"], ["a1", "c3"]) == ["b2", "a1", "c3"]
+    assert join_selection(["b2", "a1"], ["a1", "c3"]) == ["b2", "a1", "c3"]
 
 
 def test_labels_tell_runs_of_one_name_apart():
     assert labels(RUNS) == {"a1": "a1 a1", "b2": "b2", "c3": "a1 c3"}
 
 
-EXPLORATION = Exploration(
+EXPLORATION = ChartSelection(
     runs=("a1", "c3"),
     hidden=("c3",),
     charts=(ChartView(stream="tree.rss_mb", log=True, x=(1.5, 2.5), y=(0, 9)),),

@@ -1,1 +1,1 @@
-"""A collected set as one page: what it covers, how noisy it is, what failed, what was predicted."""
+"""A collected set as one page: coverage, noise, failures, and prediction errors."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dippm.show.report.collected.predictions import Point
+from dippm.show.report.collected.predictions import PredictedRow
 from dippm.show.report.collected.summary import DISTRIBUTED
-from dippm.show.report.plotted import OTHER, log_ticks, sized
+from dippm.show.report.plotted import OTHER, apply_style, log_ticks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ COLOURS = {"ok": "#3b6fb6", "oom": "#d1495b", "timeout": "#edae49", "crash": "#6
 
 
 def coverage_figure(coverage: Mapping[str, Any]) -> Any:
-    """Return rows by family and decade of size as a heat map; zero stays white."""
+    """Return a heat map of rows by family and decade of size; zero is white."""
     from plotly import graph_objects as go
 
     counts = [[n or None for n in row] for row in coverage["rows"]]
@@ -40,11 +40,11 @@ def coverage_figure(coverage: Mapping[str, Any]) -> Any:
     )
     figure.update_xaxes(title=f"{coverage['size']}, from", type="category")
     figure.update_yaxes(type="category", autorange="reversed")
-    return sized(figure, 140 + 24 * len(coverage["families"]))
+    return apply_style(figure, 140 + 24 * len(coverage["families"]))
 
 
 def counts_figure(rows: pd.DataFrame) -> Any:
-    """Return rows by family, split by status."""
+    """Return a bar chart of rows by family and status."""
     from plotly import graph_objects as go
 
     counts = rows.groupby(["family", "status"]).size().unstack(fill_value=0).sort_index()
@@ -63,11 +63,11 @@ def counts_figure(rows: pd.DataFrame) -> Any:
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title="rows")
     figure.update_yaxes(type="category", autorange="reversed")
-    return sized(figure, 140 + 20 * len(counts))
+    return apply_style(figure, 140 + 20 * len(counts))
 
 
 def distribution_figure(rows: pd.DataFrame, target: str) -> Any:
-    """Return the measured values of a target by family, on a logarithmic axis."""
+    """Return the distribution of a measured target by family, on a logarithmic axis."""
     from plotly import graph_objects as go
 
     known = rows[rows[target] > 0]
@@ -87,11 +87,11 @@ def distribution_figure(rows: pd.DataFrame, target: str) -> Any:
     )
     figure.update_xaxes(title=f"measured {LABELS[target]}", **log_ticks(known[target]))
     figure.update_yaxes(type="category", autorange="reversed")
-    return sized(figure, 140 + 20 * known["family"].nunique())
+    return apply_style(figure, 140 + 20 * known["family"].nunique())
 
 
-def prediction_figure(points: list[Point]) -> Any:
-    """Return predicted against measured with intervals, both logarithmic, one target."""
+def prediction_figure(points: list[PredictedRow]) -> Any:
+    """Return a log-log plot of predicted against measured values with intervals."""
     from plotly import graph_objects as go
 
     target = points[0].target
@@ -119,9 +119,9 @@ def prediction_figure(points: list[Point]) -> Any:
     heights = [end for p in points for end in (p.low, p.high)]
     figure.update_xaxes(title=f"measured {LABELS[target]}", **log_ticks(ends))
     figure.update_yaxes(title=f"predicted {LABELS[target]}", **log_ticks(heights))
-    return sized(figure, 520)
+    return apply_style(figure, 520)
 
 
-def distributed(rows: pd.DataFrame) -> list[str]:
-    """Return the targets that some row has."""
+def measured_targets(rows: pd.DataFrame) -> list[str]:
+    """Return the targets that at least one row has."""
     return [target for target in DISTRIBUTED if (rows[target] > 0).any()]

@@ -1,4 +1,4 @@
-"""The page itself: everything in one file that opens without a network."""
+"""The page of a collected set: one file that opens without a network."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dippm.measure.collected.joined import read_joined
 from dippm.measure.collected.rows import collected
 from dippm.measure.columns import COLUMNS
 from dippm.show.report.collected import predictions, summary
-from dippm.show.report.collected.predictions import Compared
+from dippm.show.report.collected.predictions import PredictionErrors
 from dippm.show.report.files import write_text
-from dippm.show.report.plotted import drawn, render, require_libraries
+from dippm.show.report.plotted import figure_markup, render, require_libraries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,22 +24,22 @@ TEMPLATE = "collected.html.jinja"
 
 @dataclass(frozen=True, slots=True)
 class CollectedReport:
-    """A collected set, summed up.
+    """Summary of a collected set.
 
     Attributes:
-        title: name of the set and its devices.
-        rows: all of them.
-        figures: see `summary.summary`.
-        compared: predicted against measured.
+        title: name of the set, and its devices.
+        rows: all rows.
+        figures: summary, see `summary.summary`.
+        compared: prediction errors.
     """
 
     title: str
     rows: pd.DataFrame
     figures: dict[str, Any]
-    compared: Compared
+    compared: PredictionErrors
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the document of `--json`."""
         return {**self.figures, "predictions": self.compared.to_dict()}
 
     def to_html(self) -> str:
@@ -72,13 +72,15 @@ class CollectedReport:
         made = {"counts": figures.counts_figure(self.rows)}
         if self.figures["coverage"]["families"]:
             made["coverage"] = figures.coverage_figure(self.figures["coverage"])
-        for target in figures.distributed(used):
+        for target in figures.measured_targets(used):
             made[target] = figures.distribution_figure(used, target)
         for target in predictions.TARGETS:
             points = [point for point in self.compared.points if point.target == target]
             if points:
                 made[f"predicted {target}"] = figures.prediction_figure(points)
-        return {name: drawn(figure, name.replace(" ", "-")) for name, figure in made.items()}
+        return {
+            name: figure_markup(figure, name.replace(" ", "-")) for name, figure in made.items()
+        }
 
 
 def report_of(
@@ -88,13 +90,13 @@ def report_of(
     checkpoint: str | Path | None = None,
     predict: bool = True,
 ) -> CollectedReport:
-    """Sum up a collected folder.
+    """Summarise a collected folder.
 
     Args:
-        folder: of the collector.
-        joined: that `dataset.build_collected` wrote of it; None for no graphs.
+        folder: folder of the collector.
+        joined: output of `dataset.build_collected`; None for no graphs.
         checkpoint: see `predictions.compare`.
-        predict: whether models with a graph are predicted.
+        predict: whether to predict models with a graph.
 
     Raises:
         RowsNotFoundError: if the folder has no rows.
@@ -106,7 +108,7 @@ def report_of(
     found = replace(found, rows=_operators_marked(found.rows))
     tell("summing up")
     figures = summary.summary(found, extra)
-    compared = Compared(absent={"not asked for": 0})
+    compared = PredictionErrors(absent={"not asked for": 0})
     if predict:
         used = summary.used_rows(found.rows)
         compared = predictions.compare(used, extra, checkpoint=checkpoint)
@@ -116,7 +118,7 @@ def report_of(
 
 
 def _operators_marked(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with classes of single operators told from families of models."""
+    """Return the rows with families of single operators marked as such."""
     operators = rows["kind"] == "operator"
     return rows.assign(family=rows["family"].where(~operators, "operator " + rows["family"]))
 

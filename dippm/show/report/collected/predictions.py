@@ -1,4 +1,4 @@
-"""Predicted against measured: every measured row of a model whose graph is at hand."""
+"""Prediction errors for measured rows of models whose graph is available."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MOST_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One row and target: what was measured, what was predicted, and its interval."""
+class PredictedRow:
+    """Measured and predicted value, with interval, of one row and target."""
 
     target: str
     family: str
@@ -49,23 +49,23 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """The outcome for a set.
+class PredictionErrors:
+    """Prediction errors of a set.
 
     Attributes:
-        checkpoint: "name version", empty if nothing was predicted.
-        points: one for each row and target that has both values.
-        absent: why a part, or everything, was not predicted, with the number of rows.
-        remarks: what to know before reading the errors.
+        checkpoint: "name version"; "" if nothing was predicted.
+        points: one point per row and target that has both values.
+        absent: number of rows without a prediction, by reason.
+        remarks: remarks on the errors.
     """
 
     checkpoint: str = ""
-    points: tuple[Point, ...] = ()
+    points: tuple[PredictedRow, ...] = ()
     absent: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return the errors of each target, over all families and by family."""
+        """Return the errors of each target, in total and by family."""
         lines = []
         for target in TARGETS:
             mine = [point for point in self.points if point.target == target]
@@ -76,7 +76,7 @@ class Compared:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints: errors, not points."""
+        """Return the document of `--json`: errors without points."""
         return {
             "checkpoint": self.checkpoint,
             "points": len(self.points),
@@ -92,19 +92,19 @@ def compare(
     *,
     checkpoint: str | Path | None = None,
     most_rows: int = MOST_ROWS,
-) -> Compared:
-    """Predict usable rows of models and put them beside what was measured.
+) -> PredictionErrors:
+    """Predict usable rows of models, and compare with the measured values.
 
     Args:
-        rows: usable ones.
-        joined: where graphs are.
-        checkpoint: name or folder; None takes the one that knows the devices of the rows, see
-            `dippm.estimate.pretrained.choice`.
-        most_rows: of more, only every n-th is predicted, in the order of model and batch.
+        rows: usable rows.
+        joined: source of the graphs.
+        checkpoint: name or folder; None takes the one that was trained on the devices of the rows,
+            see `dippm.estimate.pretrained.choice`.
+        most_rows: number of rows above which only every n-th is predicted, by model and batch.
 
     Raises:
         UnknownNameError: if no checkpoint has this name.
-        CheckpointError: if it is damaged or for another version.
+        CheckpointError: if it is damaged or of another version.
     """
     models = rows[(rows["kind"] == "model") & (rows["phase"] == "inference")]
     if not joined.graphs:
@@ -112,19 +112,23 @@ def compare(
             "no graphs: `python -m dataset.build_collected DIR` makes them, "
             "--joined names its output"
         )
-        return Compared(absent={why: len(models)} if len(models) else {"no model was measured": 0})
+        return PredictionErrors(
+            absent={why: len(models)} if len(models) else {"no model was measured": 0}
+        )
     chosen = models.sort_values(["model", "batch", "row_id"])
     step = max(1, math.ceil(len(chosen) / most_rows))
     loaded = api.load(checkpoint or _suiting(chosen))
     absent: Counter[str] = Counter()
-    points: list[Point] = []
+    points: list[PredictedRow] = []
     groups = chosen.iloc[::step].groupby("model", sort=False)
     for number, (model, part) in enumerate(groups, 1):
         tell(f"predicting model {number} of {len(groups)}")
         points += _points(loaded, str(model), part.to_dict("records"), joined, absent)
     config = loaded.checkpoint.config
     name = f"{loaded.checkpoint.name} {loaded.checkpoint.version}"
-    return Compared(name, tuple(points), dict(absent), tuple(_remarks(config, chosen, step)))
+    return PredictionErrors(
+        name, tuple(points), dict(absent), tuple(_remarks(config, chosen, step))
+    )
 
 
 def _points(
@@ -133,7 +137,7 @@ def _points(
     rows: list[dict[Any, Any]],
     joined: Joined,
     absent: Counter[str],
-) -> Iterator[Point]:
+) -> Iterator[PredictedRow]:
     model_graph = _graph(joined.graphs.get(model))
     for row in rows:
         try:
@@ -149,7 +153,7 @@ def _points(
             if target in estimates.values and row[target] and row[target] > 0:
                 estimate = estimates.values[target]
                 between = estimate.interval
-                yield Point(
+                yield PredictedRow(
                     target,
                     str(row["family"]),
                     model,
@@ -193,7 +197,7 @@ def _conditions(row: Mapping[Any, Any]) -> Conditions:
 
 
 def _suiting(rows: pd.DataFrame) -> Path | None:
-    """Return the shipped checkpoint that knows all devices of the rows, if there is one."""
+    """Return the shipped checkpoint that was trained on all devices of the rows, if any."""
     try:
         chosen = {choice.for_device(devices.find(name)).path for name in rows["device"].unique()}
     except UnknownNameError:
@@ -212,7 +216,7 @@ def _remarks(config: Mapping[str, Any], rows: pd.DataFrame, step: int) -> Iterat
         yield f"One row in {step} was predicted."
 
 
-def _errors(points: list[Point]) -> dict[str, float]:
+def _errors(points: list[PredictedRow]) -> dict[str, float]:
     apes = [point.ape for point in points]
     inside = [point.low <= point.measured <= point.high for point in points]
     ratios = [math.log(point.predicted / point.measured) for point in points]

@@ -1,4 +1,4 @@
-"""The figures of a collected set as data: counts, coverage, failures, noise, provenance."""
+"""Summary of a collected set as data: counts, coverage, failures, noise, provenance."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NUMEROUS = 12
 
 
 def summary(found: Collected, joined: Joined) -> dict[str, Any]:
-    """Return everything of the page but the predictions, ready for JSON."""
+    """Return the content of the page without the predictions, as JSON-ready data."""
     rows = found.rows
     used = used_rows(rows)
     floors, absent = noise_floor(rows)
@@ -81,12 +81,12 @@ def summary(found: Collected, joined: Joined) -> dict[str, Any]:
 
 
 def used_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that are labels: measured, defer_signals."""
+    """Return the rows that serve as labels: measured without disturbance."""
     return rows[[why_not_used(row) is None for row in rows.to_dict("records")]]
 
 
 def coverage(rows: pd.DataFrame, joined: Joined) -> dict[str, Any]:
-    """Return how many rows each family has in each decade of size.
+    """Return the number of rows by family and decade of size.
 
     The size of a step is batch × multiply-accumulates where graphs are joined, else batch × numbers
     in one sample.
@@ -113,7 +113,7 @@ def coverage(rows: pd.DataFrame, joined: Joined) -> dict[str, Any]:
 
 
 def distributions(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return quantiles of each target, or the reason why there are none."""
+    """Return quantiles of each target, or the reason why they are absent."""
     found: dict[str, Any] = {}
     for target, unit in DISTRIBUTED.items():
         known = rows[target][rows[target] > 0]
@@ -141,7 +141,7 @@ def failures(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def absences(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return which measured columns are null in rows that succeeded, by reason."""
+    """Return the measured columns that are null in successful rows, by reason."""
     good = rows[rows["status"] == "ok"]
     counts: Counter[tuple[str, str]] = Counter()
     for row in good.to_dict("records"):
@@ -165,7 +165,7 @@ def main_reason(rows: pd.DataFrame, column: str) -> str:
 
 
 def machines(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the different machines and software that measured, with their rows."""
+    """Return the distinct machines and software versions, with their numbers of rows."""
     groups = Counter(tuple(_text(row[name]) for name in MACHINE) for row in rows.to_dict("records"))
     return [{**dict(zip(MACHINE, key, strict=True)), "rows": n} for key, n in groups.items()]
 
@@ -185,7 +185,7 @@ def _left_out(rows: pd.DataFrame) -> dict[str, int]:
 
 
 def _counts(values: pd.Series[Any]) -> dict[str, int]:
-    """Return rows by value; of many different numbers only their range."""
+    """Return the number of rows by value; the range if there are many distinct numbers."""
     known = values.dropna()
     counts = {_text(value): int(n) for value, n in known.value_counts().items()}
     if len(counts) > NUMEROUS and known.map(lambda v: isinstance(v, int | float)).all():

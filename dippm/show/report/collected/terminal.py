@@ -1,4 +1,4 @@
-"""A collected set in the terminal: the figures of the page that fit in a few lines."""
+"""A collected set in the terminal: the main results in a few lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.show.report.collected.page import CollectedReport
 from dippm.show.report.tables import PIPE_FOLD, shown
 

@@ -1,1 +1,1 @@
-"""Runs as lists and plots: what can be drawn of them, and the same chart in every back-end."""
+"""Runs as lists and plots: a catalogue of charts, and back-ends that draw them."""

@@ -1,4 +1,4 @@
-"""What of a run can be drawn: a type, a description, and the shape that it has."""
+"""The charts that a run offers: type, description and shape."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SHAPES: dict[str, Shape] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
-    """Something of runs that can be drawn.
+    """A chart that runs offer.
 
     Attributes:
         type: "tree.rss_mb" of a series, "time_s" of calls, "confusion_matrix" of a tracker, or the
-            name of a metric that was told.
-        description: the function of calls, or what the user called it; "" for series.
-        shape: of its chart.
+            name of a reported metric.
+        description: function of the calls, or the user's name; "" for series.
+        shape: shape of the chart.
     """
 
     type: str
@@ -39,35 +39,35 @@ class Entry:
 
 
 def entries(run: StoredRun) -> list[Entry]:
-    """Return what can be drawn of a run, series first."""
+    """Return the charts of a run, series first."""
     found = [Entry(series, "", "lines") for series in sorted(run.summaries)]
     measured = MeasuredCalls(run.start)
     calls = {
         Entry(name, span.name, "bars") for span in run.spans for name in measured.metrics(span)
     }
-    told = set()
+    reported = set()
     for value in run.values:
         shape = SHAPES.get(value.kind, "epochs")
         if value.kind == "metric":
-            told.add(Entry(value.name, value.description, shape))
+            reported.add(Entry(value.name, value.description, shape))
         else:
-            told.add(Entry(value.kind, value.name, shape))
-    return [*found, *sorted(calls), *sorted(told)]
+            reported.add(Entry(value.kind, value.name, shape))
+    return [*found, *sorted(calls), *sorted(reported)]
 
 
 def chosen(
     runs: Sequence[StoredRun], types: Iterable[str] = (), descriptions: Iterable[str] = ()
 ) -> list[Entry]:
-    """Return the entries of several runs, each once, of these types and descriptions.
+    """Return the distinct entries of several runs with given types and descriptions.
 
     Args:
-        runs: at least one.
-        types: names of types, or the types of UMLAUT's rows ("memory", "timed tta"); none for all.
-        descriptions: exact, or what a metric was called; none for all. Series have none, and stay
-            if their type is named.
+        runs: at least one run.
+        types: names of types, or types of UMLAUT's rows ("memory", "timed tta"); empty for all.
+        descriptions: exact descriptions, or names of metrics; empty for all. Series have none, and
+            are kept if their type is named.
 
     Raises:
-        UnknownNameError: if no run has a type, or no such description.
+        UnknownNameError: if no run has a type or description.
     """
     known = _words(runs)
     wanted, described = set(types), set(descriptions)

@@ -1,4 +1,4 @@
-"""A chart as data, before any library draws it; every back-end draws every kind."""
+"""Charts as data, independent of a plotting library; every back-end draws every kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from dippm.show.report.runs.thinning import extremes
 
 MOST_DRAWN = 2000
-"""Points of a line that is drawn; csv and json get all."""
+"""Largest number of points of a drawn line; csv and json have all points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +16,14 @@ class Line:
     """One line.
 
     Attributes:
-        run: label of the run, or of the runs that it is the mean of.
-        name: of the line; starts with that label.
-        x: float64, [n], rising.
-        y: float64, [n]; NaN where there is no value.
-        low: least of what `y` is the mean of, [n]; None if it is of one run.
-        high: greatest of it.
-        n: of how many runs it is the mean.
-        uuids: of those runs.
+        run: label of the run, or of the runs that are averaged.
+        name: name of the line; starts with that label.
+        x: float64, [n], increasing.
+        y: float64, [n]; NaN without a value.
+        low: minimum over the averaged runs, [n]; None for one run.
+        high: maximum over the averaged runs.
+        n: number of averaged runs.
+        uuids: uuids of those runs.
     """
 
     run: str
@@ -36,7 +36,7 @@ class Line:
     uuids: tuple[str, ...] = ()
 
     def thinned(self, most: int = MOST_DRAWN) -> Line:
-        """Return the line with the least and greatest of each stretch, so that no peak is lost."""
+        """Return the line with minimum and maximum of each bin, so that no peak is lost."""
         if len(self.y) <= most or self.low is not None:
             return self
         rows = extremes(self.y, most)
@@ -45,14 +45,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A height that does not change, such as what was predicted, with its interval.
+    """A constant value with its interval, such as a prediction.
 
     Attributes:
         run: label of the run, or of the runs that share it.
-        name: what it is.
-        value: in the unit of the chart.
-        low: of the interval; None without one.
-        high: of the interval.
+        name: name of the value.
+        value: the value in the unit of the chart.
+        low: lower end of the interval; None without one.
+        high: upper end of the interval.
         coverage: probability of the interval, 0 to 1.
     """
 
@@ -66,14 +66,14 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the x axis with a name, such as a span.
+    """A named range of the x axis, such as a span.
 
     Attributes:
         run: label of the run.
-        name: of the span.
-        start: on the x axis.
-        end: on it.
-        lane: below those of its run that it lies within, 0 for one that lies in none.
+        name: name of the span.
+        start: start on the x axis.
+        end: end on the x axis.
+        lane: nesting depth among the spans of its run, from 0.
     """
 
     run: str
@@ -88,13 +88,13 @@ class Lines:
     """Lines over elapsed time or epochs.
 
     Attributes:
-        title: what is drawn.
-        x_label: with unit.
-        y_label: with unit.
-        lines: at least one.
-        levels: beside the lines.
-        stretches: behind the lines.
-        unit: of y, "" for none.
+        title: title of the chart.
+        x_label: label of the x axis, with its unit.
+        y_label: label of the y axis, with its unit.
+        lines: at least one line.
+        levels: horizontal lines.
+        stretches: ranges drawn behind the lines.
+        unit: unit of y; "" for none.
     """
 
     title: str
@@ -107,16 +107,16 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class RunBar:
     """One bar.
 
     Attributes:
         run: label of the run.
-        name: what is measured, bars of one name stand together.
-        mean: its height.
-        low: least of what it is the mean of.
-        high: greatest of it.
-        n: of how many.
+        name: measured quantity; bars of one name are grouped.
+        mean: mean value: the height of the bar.
+        low: smallest value.
+        high: largest value.
+        n: number of values.
     """
 
     run: str
@@ -129,11 +129,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars, with the range of what each is the mean of."""
+    """Bars of means, with the range of the values."""
 
     title: str
     y_label: str
-    bars: tuple[Bar, ...]
+    bars: tuple[RunBar, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +141,10 @@ class Heat:
     """A matrix.
 
     Attributes:
-        title: what is drawn, with the label of its run.
+        title: title of the chart, with the label of its run.
         run: label of the run.
-        labels: of rows and columns.
-        matrix: rows of numbers.
+        labels: labels of rows and columns.
+        matrix: values by row.
     """
 
     title: str
@@ -155,12 +155,12 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Settings side by side, a line each.
+    """Parallel coordinates of settings, one line each.
 
     Attributes:
-        title: what is drawn.
-        axes: names of settings, the last is the target.
-        rows: label of the run, and a number or text per axis; None where it was not said.
+        title: title of the chart.
+        axes: names of settings, the target last.
+        rows: label of the run, and a number or text per axis; None without a value.
     """
 
     title: str
@@ -168,9 +168,9 @@ class Parallel:
     rows: tuple[tuple[str, tuple[float | str | None, ...]], ...]
 
     def scale(self, axis: int) -> tuple[list[float], list[tuple[float, str]]]:
-        """Return the place of each row on an axis, NaN without one, and its ticks.
+        """Return the position of each row on an axis (NaN without one), and the ticks.
 
-        Numbers keep their values; texts are numbered in the order of the alphabet.
+        Numbers keep their values; texts are numbered in alphabetical order.
         """
         found = [row[axis] for _, row in self.rows]
         if all(value is None or isinstance(value, int | float) for value in found):
@@ -188,12 +188,12 @@ Chart = Lines | Bars | Heat | Parallel
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """Charts, and what could not be drawn.
+class DrawnCharts:
+    """Charts, and the reasons for those that are absent.
 
     Attributes:
-        charts: in the order of their types.
-        absent: (run, type, reason) of what is not there.
+        charts: the charts in the order of their types.
+        absent: (run, type, reason) of each absent chart.
     """
 
     charts: tuple[Chart, ...]

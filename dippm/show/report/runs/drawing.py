@@ -1,4 +1,4 @@
-"""`draw`: from runs and what is wanted of them to charts."""
+"""`draw`: makes charts of runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ from dippm.measure.readings import Absent as NoValue
 from dippm.runs.store.record import Value
 from dippm.runs.store.stored_run import StoredRun
 from dippm.show.report.runs.catalogue import Entry
-from dippm.show.report.runs.charts import Bar, Bars, Chart, Drawn, Heat, Line, Lines, Parallel
+from dippm.show.report.runs.charts import (
+    Bars,
+    Chart,
+    DrawnCharts,
+    Heat,
+    Line,
+    Lines,
+    Parallel,
+    RunBar,
+)
 from dippm.umlaut.stored import call_values
 
 Absent = list[tuple[str, str, str]]
 
 
-def draw(runs: Sequence[StoredRun], entries: Iterable[Entry]) -> Drawn:
-    """Return a chart per type, all runs overlaid; a matrix gets a chart of its own."""
+def draw(runs: Sequence[StoredRun], entries: Iterable[Entry]) -> DrawnCharts:
+    """Return a chart per type with all runs overlaid; each matrix has a chart of its own."""
     labelled = list(zip(labels(runs), runs, strict=True))
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
@@ -26,11 +35,11 @@ def draw(runs: Sequence[StoredRun], entries: Iterable[Entry]) -> Drawn:
     absent: Absent = []
     for (type_, shape), described in groups.items():
         charts += MAKERS[shape](labelled, type_, described, absent)
-    return Drawn(tuple(charts), tuple(absent))
+    return DrawnCharts(tuple(charts), tuple(absent))
 
 
 def labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Return a label per run: its name, with the begin of its uuid if others have that name."""
+    """Return a label per run: its name, with the start of its uuid if the name is not unique."""
     names = [run.name or run.uuid[:8] for run in runs]
     return [
         name if names.count(name) == 1 else f"{name} {run.uuid[:8]}"
@@ -69,7 +78,7 @@ def _calls(runs: Labelled, type_: str, described: list[str], absent: Absent) -> 
             absent += [(label, f"{type_} of {name}", reason) for reason in sorted(reasons)]
             if values:
                 mean = sum(values) / len(values)
-                bars.append(Bar(label, name, mean, min(values), max(values), len(values)))
+                bars.append(RunBar(label, name, mean, min(values), max(values), len(values)))
             elif not reasons:
                 absent.append((label, f"{type_} of {name}", "there was no such call"))
     return [Bars(type_, type_, tuple(bars))] if bars else []
@@ -80,12 +89,12 @@ def _epochs(runs: Labelled, type_: str, described: list[str], absent: Absent) ->
     unit, timed = "", False
     for label, run in runs:
         for name in described:
-            told = _told(run, type_, name)
-            if not told:
+            values = _values_of(run, type_, name)
+            if not values:
                 absent.append((label, type_, "it was not told"))
                 continue
-            unit, timed = told[0].unit or unit, told[0].kind == "timed_time_to_accuracy"
-            of_run = _lines_of(told, label, name if len(described) > 1 else "")
+            unit, timed = values[0].unit or unit, values[0].kind == "timed_time_to_accuracy"
+            of_run = _lines_of(values, label, name if len(described) > 1 else "")
             lines += [replace(line, uuids=(run.uuid,)) for line in of_run]
     if not lines:
         return []
@@ -94,18 +103,18 @@ def _epochs(runs: Labelled, type_: str, described: list[str], absent: Absent) ->
     return [Lines(type_, x_label, y_label, tuple(lines), unit="" if timed else unit)]
 
 
-def _lines_of(told: list[Value], label: str, name: str) -> list[Line]:
-    """Return lines of what was told under one name: a number each time, or a list at once."""
+def _lines_of(values: list[Value], label: str, name: str) -> list[Line]:
+    """Return lines of the values reported under one name: numbers one by one, or whole lists."""
     import numpy as np
 
     named = f"{label} {name}".strip()
-    lists = [value for value in told if isinstance(value.data, list)]
+    lists = [value for value in values if isinstance(value.data, list)]
     found = []
     for number, value in enumerate(lists, 1):
         numbers = np.array([_number(item) for item in value.data], dtype=float)
         own = f"{named} ({number})" if len(lists) > 1 else named
         found.append(Line(label, own, np.arange(1.0, len(numbers) + 1), numbers))
-    points = sorted(_point(v, place) for place, v in enumerate(told) if v not in lists)
+    points = sorted(_point(v, place) for place, v in enumerate(values) if v not in lists)
     if points:
         xs, ys = zip(*points, strict=True)
         found.append(Line(label, named, np.array(xs, dtype=float), np.array(ys, dtype=float)))
@@ -123,10 +132,10 @@ def _matrices(runs: Labelled, type_: str, described: list[str], absent: Absent) 
     found: list[Chart] = []
     for label, run in runs:
         for name in described:
-            told = _told(run, type_, name)
-            if not told:
+            values = _values_of(run, type_, name)
+            if not values:
                 absent.append((label, f"{type_} {name}", "it was not told"))
-            for value in told:
+            for value in values:
                 rows = tuple(tuple(_number(n) for n in row) for row in value.data["matrix"])
                 given = value.data.get("labels") or range(len(rows))
                 words = tuple(str(word) for word in given)
@@ -139,10 +148,10 @@ def _settings(runs: Labelled, type_: str, described: list[str], absent: Absent) 
     for name in described:
         rows: list[tuple[str, dict[str, Any]]] = []
         for label, run in runs:
-            told = _told(run, type_, name)
-            if not told:
+            values = _values_of(run, type_, name)
+            if not values:
                 absent.append((label, f"{type_} {name}", "it was not told"))
-            rows += [(label, row) for value in told for row in _rows(value.data)]
+            rows += [(label, row) for value in values for row in _rows(value.data)]
         axes = tuple(dict.fromkeys(axis for _, row in rows for axis in row))
         if rows:
             table = tuple((label, tuple(_cell(row.get(a)) for a in axes)) for label, row in rows)
@@ -159,7 +168,7 @@ MAKERS: dict[str, Callable[[Labelled, str, list[str], Absent], list[Chart]]] = {
 }
 
 
-def _told(run: StoredRun, type_: str, name: str) -> list[Value]:
+def _values_of(run: StoredRun, type_: str, name: str) -> list[Value]:
     return [
         value
         for value in run.values

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.runs.store.record import as_json
 from dippm.runs.store.stored_run import StoredRun
@@ -17,7 +17,7 @@ from dippm.runs.store.summary import NUMBERS
 
 
 def short_document(run: StoredRun) -> dict[str, Any]:
-    """Return what a list says of a run, as JSON."""
+    """Return the entry of a run in a list, as JSON."""
     return {
         "uuid": run.uuid,
         "name": run.name,
@@ -32,7 +32,7 @@ def short_document(run: StoredRun) -> dict[str, Any]:
 
 
 def whole_document(run: StoredRun) -> dict[str, Any]:
-    """Return all of a run but its samples, as JSON."""
+    """Return everything about a run except its samples, as JSON."""
     return {
         **short_document(run),
         "start": as_json(run.start),
@@ -47,7 +47,7 @@ def whole_document(run: StoredRun) -> dict[str, Any]:
 
 
 def when(run: StoredRun) -> str:
-    """Return when a run started, in local time."""
+    """Return the start of a run in local time."""
     return datetime.fromtimestamp(run.wall_ns / 1e9).astimezone().isoformat(timespec="seconds")
 
 
@@ -68,7 +68,7 @@ def runs_table(runs: Sequence[StoredRun]) -> Table:
 
 
 def details(run: StoredRun) -> list[Table | str]:
-    """Return one run: what it was, summaries, calls, values and remarks."""
+    """Return one run in full: description, summaries, calls, values and remarks."""
     start, end = run.start, run.end
     facts = {
         "uuid": run.uuid,
@@ -97,8 +97,8 @@ def details(run: StoredRun) -> list[Table | str]:
         kinds: dict[tuple[str, str], int] = {}
         for item in run.values:
             kinds[item.kind, item.name] = kinds.get((item.kind, item.name), 0) + 1
-        told = [f"{_cell(name)} ({kind}, {n})" for (kind, name), n in kinds.items()]
-        found.append("told: " + ", ".join(told))
+        counts = [f"{_cell(name)} ({kind}, {n})" for (kind, name), n in kinds.items()]
+        found.append("told: " + ", ".join(counts))
     if run.artifacts:
         found.append("artifacts: " + ", ".join(_cell(name) for name in run.artifacts))
     found += [f"remark: {_cell(remark)}" for remark in run.remarks]
@@ -137,5 +137,5 @@ def _calls(run: StoredRun) -> Table:
 
 
 def _cell(text: str) -> str:
-    """Return text that neither the terminal nor rich's markup obeys."""
+    """Escape text for the terminal and for rich's markup."""
     return printable(text).replace("[", r"\[")

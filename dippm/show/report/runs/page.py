@@ -1,12 +1,12 @@
-"""Charts as one page that opens offline, by plotly."""
+"""Charts as one offline page, by plotly."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dippm.base.printable import printable
-from dippm.show.report.plotted import drawn, render, safe, sized
-from dippm.show.report.runs.charts import Bars, Chart, Drawn, Heat, Lines, Parallel
+from dippm.show.report.plotted import apply_style, escape_tags, figure_markup, render
+from dippm.show.report.runs.charts import Bars, Chart, DrawnCharts, Heat, Lines, Parallel
 
 TEMPLATE = """
 {% for figure in figures %}{{ figure }}{% endfor %}
@@ -18,7 +18,7 @@ TEMPLATE = """
 """
 
 
-def html_page(found: Drawn, title: str) -> str:
+def html_page(found: DrawnCharts, title: str) -> str:
     """Return the page.
 
     Raises:
@@ -26,7 +26,7 @@ def html_page(found: Drawn, title: str) -> str:
     """
     from markupsafe import Markup
 
-    figures = [Markup(drawn(sized(figure_of(chart), 420))) for chart in found.charts]
+    figures = [Markup(figure_markup(apply_style(figure_of(chart), 420))) for chart in found.charts]
     absent = [tuple(printable(text) for text in row) for row in found.absent]
     return render(TEMPLATE, title=printable(title), figures=figures, absent=absent)
 
@@ -39,14 +39,14 @@ def figure_of(chart: Chart) -> Any:
     if isinstance(chart, Lines):
         for line in (line.thinned() for line in chart.lines):
             mode = "lines+markers" if len(line.x) < 50 else "lines"
-            figure.add_scatter(x=line.x, y=line.y, name=safe(line.name), mode=mode)
-        figure.update_xaxes(title=safe(chart.x_label))
-        figure.update_yaxes(title=safe(chart.y_label))
+            figure.add_scatter(x=line.x, y=line.y, name=escape_tags(line.name), mode=mode)
+        figure.update_xaxes(title=escape_tags(chart.x_label))
+        figure.update_yaxes(title=escape_tags(chart.y_label))
     elif isinstance(chart, Bars):
         for run in dict.fromkeys(bar.run for bar in chart.bars):
             bars = [bar for bar in chart.bars if bar.run == run]
             figure.add_bar(
-                x=[safe(bar.name) for bar in bars],
+                x=[escape_tags(bar.name) for bar in bars],
                 y=[bar.mean for bar in bars],
                 error_y={
                     "array": [bar.high - bar.mean for bar in bars],
@@ -54,11 +54,11 @@ def figure_of(chart: Chart) -> Any:
                 },
                 customdata=[bar.n for bar in bars],
                 hovertemplate="%{y} (n = %{customdata})",
-                name=safe(run),
+                name=escape_tags(run),
             )
-        figure.update_yaxes(title=safe(chart.y_label))
+        figure.update_yaxes(title=escape_tags(chart.y_label))
     elif isinstance(chart, Heat):
-        words = [safe(label) for label in chart.labels]
+        words = [escape_tags(label) for label in chart.labels]
         places = list(range(len(chart.matrix)))
         ticks = {"tickvals": places, "ticktext": words}
         figure.add_heatmap(
@@ -68,7 +68,7 @@ def figure_of(chart: Chart) -> Any:
         figure.update_yaxes(**ticks, autorange="reversed")
     else:
         figure.add_trace(_parallel(chart))
-    figure.update_layout(title=safe(chart.title), showlegend=True)
+    figure.update_layout(title=escape_tags(chart.title), showlegend=True)
     return figure
 
 
@@ -78,13 +78,16 @@ def _parallel(chart: Parallel) -> Any:
     runs = list(dict.fromkeys(run for run, _ in chart.rows))
     dimensions = [
         {"label": "run", "values": [runs.index(run) for run, _ in chart.rows],
-         "tickvals": list(range(len(runs))), "ticktext": [safe(run) for run in runs]}
+         "tickvals": list(range(len(runs))), "ticktext": [escape_tags(run) for run in runs]}
     ]  # fmt: skip
     for axis, name in enumerate(chart.axes):
         places, ticks = chart.scale(axis)
-        own: dict[str, Any] = {"label": safe(name), "values": places}
+        own: dict[str, Any] = {"label": escape_tags(name), "values": places}
         if any(isinstance(row[axis], str) for _, row in chart.rows):
-            own |= {"tickvals": [t for t, _ in ticks], "ticktext": [safe(w) for _, w in ticks]}
+            own |= {
+                "tickvals": [t for t, _ in ticks],
+                "ticktext": [escape_tags(w) for _, w in ticks],
+            }
         dimensions.append(own)
     colours = [runs.index(run) for run, _ in chart.rows]
     return graph_objects.Parcoords(

@@ -1,4 +1,4 @@
-"""Charts as a picture by matplotlib: PNG, PDF, SVG or JPEG, by the name of the file."""
+"""Charts as a picture by matplotlib: PNG, PDF, SVG or JPEG, by the suffix of the file."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from dippm.base.printable import printable
 from dippm.errors import DippmError
-from dippm.show.report.runs.charts import Bars, Chart, Drawn, Heat, Lines, Parallel
+from dippm.show.report.runs.charts import Bars, Chart, DrawnCharts, Heat, Lines, Parallel
 
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
 MOST_NAMED = 30
-"""Lines that a legend names; more would hide the chart."""
+"""Largest number of lines in a legend; more would hide the chart."""
 
 
-def write_picture(drawn: Drawn, path: Path) -> None:
-    """Write a picture with all charts below each other.
+def write_picture(drawn: DrawnCharts, path: Path) -> None:
+    """Write a picture with all charts stacked.
 
     Raises:
-        DippmError: if the file cannot be written, or if its name has no such end.
+        DippmError: if the file cannot be written, or has another suffix.
     """
     if path.suffix.casefold() not in FORMATS:
         raise DippmError(f"{path} is no picture", f"End its name with {', '.join(FORMATS)}.")
@@ -41,7 +41,7 @@ def write_picture(drawn: Drawn, path: Path) -> None:
 
 
 def _safe(text: str) -> str:
-    """Return text in which a dollar sign begins no formula."""
+    """Escape dollar signs, which start formulas in matplotlib."""
     return printable(text, keep="\n").replace("$", r"\$")
 
 

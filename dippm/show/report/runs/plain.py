@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
-from dippm.show.report.runs.charts import Bars, Chart, Drawn, Heat, Line, Lines, Parallel
+from dippm.show.report.runs.charts import Bars, Chart, DrawnCharts, Heat, Line, Lines, Parallel
 
 WIDTH, BAR = 60, 40
 LEVELS = "▁▂▃▄▅▆▇█"
 
 
-def plain_text(drawn: Drawn) -> str:
-    """Return all charts, safe to show."""
+def plain_text(drawn: DrawnCharts) -> str:
+    """Return all charts as printable text."""
     parts = [f"{printable(chart.title)}\n{_text(chart)}" for chart in drawn.charts]
     if drawn.absent:
         rows = [f"  {printable(f'{t} of {run}: {why}')}" for run, t, why in drawn.absent]
@@ -49,7 +49,7 @@ def _lines(chart: Lines) -> str:
 
 
 def _spark(line: Line, first: float, last: float, low: float, high: float) -> str:
-    """Return means of stretches as blocks of eight heights, blank where there is no value."""
+    """Return a sparkline: means of bins as blocks of eight heights, blank without a value."""
     import numpy as np
 
     there = np.isfinite(line.y)

@@ -1,4 +1,4 @@
-"""Charts as CSV and JSON: every number of them, with the reason where there is none."""
+"""Charts as CSV and JSON: all values, with reasons for absent ones."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import asdict
 from typing import Any
 
 from dippm.base.printable import csv_table
-from dippm.show.report.runs.charts import Bars, Chart, Drawn, Heat, Line, Lines, Parallel
+from dippm.show.report.runs.charts import Bars, Chart, DrawnCharts, Heat, Line, Lines, Parallel
 
 HEADER = (
     *("chart", "type", "run", "name", "x", "value", "low", "high", "n"),
     *("unit", "uuid", "absent"),
 )
-"""Of a mean, "uuid" holds those of all its runs, with blanks between them."""
+"""Columns of the CSV; "uuid" of a mean lists all its runs, separated by blanks."""
 
 
-def csv_text(drawn: Drawn) -> str:
-    """Return one table of all charts: a row per point, bar, cell of a matrix or setting."""
+def csv_text(drawn: DrawnCharts) -> str:
+    """Return one table of all charts: a row per point, bar, matrix cell or setting."""
     rows = [
         (type(chart).__name__.lower(), chart.title, *row, getattr(chart, "unit", ""), uuids, "")
         for chart in drawn.charts
@@ -27,8 +27,8 @@ def csv_text(drawn: Drawn) -> str:
     return csv_table(HEADER, [*rows, *absent])
 
 
-def document(drawn: Drawn) -> dict[str, Any]:
-    """Return the charts as one JSON document; null where there is no number."""
+def document(drawn: DrawnCharts) -> dict[str, Any]:
+    """Return the charts as one JSON document, with null for absent values."""
     return {
         "charts": [
             {"kind": type(chart).__name__.lower(), **_plain(_fields(chart))}
@@ -39,7 +39,7 @@ def document(drawn: Drawn) -> dict[str, Any]:
 
 
 def _rows(chart: Chart) -> list[tuple[tuple[Any, ...], str]]:
-    """Return (run, name, x, value, low, high, n), each with the uuids of its runs."""
+    """Return ((run, name, x, value, low, high, n), uuids of its runs) per row."""
     if isinstance(chart, Lines):
         return [(row, " ".join(line.uuids)) for line in chart.lines for row in _points(line)] + [
             ((o.run, o.name, "", o.value, _or_blank(o.low), _or_blank(o.high), ""), "")

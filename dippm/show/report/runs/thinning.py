@@ -1,4 +1,4 @@
-"""`extremes`: which points of a long line are drawn, so that no peak is lost."""
+"""`extremes`: thins a long line without losing a peak."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 
 def extremes(values: Any, most: int) -> Any:
-    """Return the rows of a line that are drawn: least and greatest of each stretch, and its ends.
+    """Return the indices of a line to draw: its ends, and minimum and maximum of each bin.
 
-    A stretch without any value keeps its first row, so that a gap stays a gap.
+    A bin without a value keeps its first index, so that a gap stays a gap.
 
     Args:
-        values: float64, [n]; NaN where there is none.
-        most: rows at most, at least 4.
+        values: float64, [n]; NaN without a value.
+        most: largest number of indices, at least 4.
 
     Returns:
-        int64, rising, each once; all n if there are no more than `most`.
+        Increasing unique indices, int64; all n if there are no more than `most`.
 
     Raises:
         ValueError: if `most` is below 4.

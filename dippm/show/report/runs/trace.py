@@ -1,8 +1,8 @@
-"""A run as a trace for Perfetto and Chrome: its spans, and counter tracks of what was sampled.
+"""A run as a trace for Perfetto and Chrome: spans, and counter tracks of its samples.
 
-The format is the Trace Event Format's JSON object: times in microseconds since the run's start.
-Counters that only grow are drawn as their rate. A format of numbers has no word for what is absent:
-such readings are left out, and an instant on the counter's track says from when on, and why.
+The format is the JSON object of the Trace Event Format, with times in µs since the run's start.
+Cumulative counters become rates. The format cannot express absent values: such readings are left
+out, and an instant event on the counter's track gives the time and the reason.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ TOLD = "told by the run"
 
 
 def trace(run: StoredRun, listeners: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a run as a document of the Trace Event Format.
+    """Return a run as a Trace Event Format document.
 
     Args:
-        run: of the store.
-        listeners: of radT's, to name counters as they do; by default all series by our names.
+        run: run of the store.
+        listeners: radT listeners whose names counters take; by default all series by DIPPM's names.
 
     Raises:
         ListenerError: if the run has no series of a listener.
-        RunError: if its record is damaged.
+        RunError: if the record of the run is damaged.
     """
     start_ns = run.start.at.monotonic_ns
     end_ns = run.end.at.monotonic_ns
@@ -52,7 +52,7 @@ def trace(run: StoredRun, listeners: Sequence[str] = ()) -> dict[str, Any]:
     else:
         for column in run.columns:
             events += _samples(column, processes.number(_track(column.scope, column.series)))
-    events += _told(run.values, processes)
+    events += _reported_values(run.values, processes)
     for event in events:
         event["ts"] = _us(event["ts"] - start_ns)
     events.sort(key=lambda event: event["ts"])
@@ -71,7 +71,7 @@ def trace(run: StoredRun, listeners: Sequence[str] = ()) -> dict[str, Any]:
 
 
 class _Processes:
-    """Numbers for processes and threads, which the format wants, and their names."""
+    """Assigns ids to processes and threads, and yields their names."""
 
     def __init__(self) -> None:
         self._processes: dict[str, int] = {}
@@ -85,17 +85,17 @@ class _Processes:
 
     def names(self) -> Iterator[dict[str, Any]]:
         for name, process in self._processes.items():
-            yield _named("process_name", process, 0, name)
+            yield _name_event("process_name", process, 0, name)
         for (process, name), thread in self._threads.items():
-            yield _named("thread_name", process, thread, name)
+            yield _name_event("thread_name", process, thread, name)
 
 
-def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def _name_event(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def _spans(spans: Iterable[Span], end_ns: int, processes: _Processes) -> Iterator[dict[str, Any]]:
-    """Yield a slice per span; spans of one thread that do not nest get a lane each."""
+    """Yield a slice per span; spans of one thread that do not nest get separate lanes."""
     lanes: dict[str, list[list[int]]] = defaultdict(list)
     for span in sorted(spans, key=lambda s: (s.start_ns, -(s.end_ns or end_ns), s.id)):
         until_ns = max(span.start_ns, end_ns if span.end_ns is None else span.end_ns)
@@ -122,7 +122,7 @@ def _spans(spans: Iterable[Span], end_ns: int, processes: _Processes) -> Iterato
 
 
 def _lane(lanes: list[list[int]], start_ns: int, end_ns: int) -> int:
-    """Return the first lane whose open spans all end before this one begins, or hold it."""
+    """Return the first lane whose open spans end before this one begins, or contain it."""
     for place, ends in enumerate(lanes):
         while ends and ends[-1] <= start_ns:
             ends.pop()
@@ -160,7 +160,7 @@ def _samples(column: Column, process: int) -> Iterator[dict[str, Any]]:
 
 
 def _rates(times: list[int], values: list[float]) -> Iterator[tuple[int, float]]:
-    """Yield the growth per second since the last reading that differed, where it began."""
+    """Yield (time, increase per second since the last different reading)."""
     before: tuple[int, float] | None = None
     for time_ns, value in zip(times, values, strict=True):
         if not math.isfinite(value):
@@ -177,7 +177,7 @@ def _rates(times: list[int], values: list[float]) -> Iterator[tuple[int, float]]
 def _counter(
     name: str, unit: str, pairs: Iterable[tuple[int, float]], process: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield a value whenever it changes: a track keeps what it was told last."""
+    """Yield a value whenever it changes: a track holds its last value."""
     last = math.nan
     for time_ns, value in pairs:
         if math.isfinite(value) and value != last:
@@ -193,7 +193,7 @@ def _counter(
             }
 
 
-def _told(values: Iterable[Value], processes: _Processes) -> Iterator[dict[str, Any]]:
+def _reported_values(values: Iterable[Value], processes: _Processes) -> Iterator[dict[str, Any]]:
     for value in values:
         if value.kind == "metric" and isinstance(value.data, int | float):
             pairs = [(value.time_ns, float(value.data))]
@@ -205,13 +205,13 @@ def _us(ns: int) -> float:
 
 
 def verify(document: Any) -> dict[str, int]:
-    """Check a document of the Trace Event Format.
+    """Check a Trace Event Format document.
 
     Returns:
-        How many spans, counters, values of counters and absences it holds.
+        Numbers of spans, counters, counter values and absences.
 
     Raises:
-        RunError: naming the first event that a viewer would refuse or draw wrongly.
+        RunError: names the first event that a viewer would refuse or draw wrongly.
     """
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):

@@ -1,1 +1,1 @@
-"""What of the page knows Dash."""
+"""The part of the page that uses Dash."""

@@ -1,4 +1,4 @@
-"""`application`: the page as a program that answers HTTP."""
+"""`application`: the page as a Flask application."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from dash import Dash, dcc, html
 from flask import Flask
 
+from dippm.show.ui.authentication import PageAuthentication
 from dippm.show.ui.connections import LARGEST_REQUEST_BYTES
-from dippm.show.ui.gate import Gate
 from dippm.show.ui.library import Library
 from dippm.show.ui.page.charts import answer_charts
 from dippm.show.ui.page.files import answer_files
@@ -17,16 +17,18 @@ from dippm.show.ui.page.predict import answer_predict
 from dippm.show.ui.page.run import answer_run
 from dippm.show.ui.page.together import answer_comparison
 from dippm.show.ui.page.visits import answer_errors
-from dippm.show.ui.predicting import Predicting
+from dippm.show.ui.predicting import PredictSessions
 
 
-def application(library: Library, gate: Gate, predicting: Predicting | None = None) -> Flask:
-    """Return the application; nothing of it comes from a network.
+def application(
+    library: Library, authentication: PageAuthentication, predicting: PredictSessions | None = None
+) -> Flask:
+    """Return the application, which loads nothing from a network.
 
     Args:
-        library: what it shows.
-        gate: asks who comes.
-        predicting: answers the Predict door; None makes one.
+        library: the runs.
+        authentication: check of every request.
+        predicting: sessions of the Predict page; None makes new ones.
     """
     server = Flask("dippm")
     server.config["MAX_CONTENT_LENGTH"] = LARGEST_REQUEST_BYTES
@@ -34,7 +36,7 @@ def application(library: Library, gate: Gate, predicting: Predicting | None = No
         "dippm",
         server=server,
         assets_folder=str(Path(__file__).with_name("assets")),
-        assets_ignore=r"predict\..*",  # of the other door, which is no page of Dash
+        assets_ignore=r"predict\..*",  # files of the Predict page, which does not use Dash
         serve_locally=True,
         index_string=INDEX,
         title="DIPPM runs",
@@ -50,30 +52,30 @@ def application(library: Library, gate: Gate, predicting: Predicting | None = No
     answer_run(app, library)
     answer_comparison(app, library)
     answer_errors(server)
-    answer_predict(server, predicting or Predicting())
-    gate.stand_before(server, tuple(app.csp_hashes()))
+    answer_predict(server, predicting or PredictSessions())
+    authentication.protect(server, tuple(app.csp_hashes()))
     return server
 
 
-# `INDEX`, the page's HTML, and `layout`: what Dash draws into it.
+# `INDEX`, the page's HTML, and `layout`, its Dash components.
 #
-# Controls are plain HTML that `assets/state.js` fills and reads: those of Dash are lists of options
-# with boxes in them, which screen readers cannot tell. Dash holds what is set in stores, asks the
-# server when one of them changes, and draws charts.
+# Controls are plain HTML that `assets/state.js` fills and reads, because screen readers cannot use
+# those of Dash. Dash keeps the settings in stores, calls the server when one of them changes, and
+# draws charts.
 
 
 LOOK_EVERY_MS = 1000
 INDEX = Path(__file__).with_name("index.html").read_text()
 SET = ("settings", "filters", "streams", "zooms", "view")
-"""What a visitor sets: the browser's, sent with each question."""
+"""Stores of the visitor's settings, which the browser sends with each request."""
 ASKED = ("wanted", "given", "saving", "taken", "fetched")
-"""What a visitor asks for once."""
+"""Stores of one-time requests."""
 TOLD = ("news", "listed", "offered", "lines", "chosen", "loaded", "answered", "shown", "compared")
-"""What the server answers."""
+"""Stores of the server's answers."""
 
 
 def layout() -> html.Div:
-    """Return the page of a visitor who comes now."""
+    """Return the page for a new visitor."""
     stores = [dcc.Store(id=name) for name in (*SET, *ASKED, *TOLD)]
     return html.Div(
         id="page",

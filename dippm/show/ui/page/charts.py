@@ -1,4 +1,4 @@
-"""The charts: one card each, drawn anew when what it shows changes."""
+"""The charts: one card each, redrawn when its data or settings change."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from dash import (
 )
 
 from dippm.base.printable import printable
-from dippm.show.ui.exploration import ChartView, Exploration
+from dippm.show.ui.exploration import ChartSelection, ChartView
 from dippm.show.ui.figure import figure_of, level_text
 from dippm.show.ui.library import Library
 from dippm.show.ui.page.lists import runs_of
 from dippm.show.ui.page.visits import (
     ChartId,
+    ChartSettings,
     Filters,
     Name,
-    Settings,
     Streams,
     Words,
     Zoom,
     checked,
     in_turn,
 )
-from dippm.show.ui.view import View, view
+from dippm.show.ui.view import ChartData, view
 
 CONFIG = {
     "displaylogo": False,
     "responsive": True,
     "showSendToCloud": False,
     "plotlyServerURL": "",
-    "displayModeBar": False,  # its buttons are small, and those of the card say what they do
+    "displayModeBar": False,  # its buttons are small, and those of the card have labels
     "scrollZoom": False,
 }
 STEPS = {
@@ -53,36 +53,36 @@ STEPS = {
 FILES = {"png": "PNG", "jpeg": "JPG", "svg": "SVG", "pdf": "PDF", "csv": "CSV", "json": "JSON"}
 MOST_ABSENT = 6
 MOST_DRAWN = 1000
-"""Runs of a chart: reading more would take minutes, and their samples more memory than is kept."""
+"""Largest number of runs in a chart: more would take minutes to read, and exceed the memory."""
 Zooms = dict[Words, Zoom]
 
 
 def exploration_of_page(
-    settings: Settings,
+    settings: ChartSettings,
     filters: Filters | None = None,
     streams: Streams | None = None,
     zooms: Zooms | None = None,
-) -> Exploration:
-    """Return what is set on the page."""
+) -> ChartSelection:
+    """Return the settings of the page."""
     listed = (filters or Filters()).model_dump(exclude={"opened", "first"})
     drawn = settings.model_dump(include={"smoothing", "alignment", "axis", "grouping", "hidden"})
     flags = {name: name in settings.show for name in FLAGS}
     charts = [chart_view(stream, settings, zooms) for stream in dict.fromkeys(streams or ())]
     said = {"runs": settings.selected, "charts": charts, **listed, **drawn, **flags}
-    return Exploration.model_validate(said)
+    return ChartSelection.model_validate(said)
 
 
 FLAGS = ("rates", "spans", "prediction")
 
 
-def chart_view(stream: str, settings: Settings, zooms: Zooms | None) -> ChartView:
-    """Return what is set on one chart."""
+def chart_view(stream: str, settings: ChartSettings, zooms: Zooms | None) -> ChartView:
+    """Return the settings of one chart."""
     zoom = (zooms or {}).get(stream, Zoom())
     return ChartView(stream=stream, log=zoom.log, x=settings.seen, y=zoom.y)
 
 
 def answer_charts(app: Dash, library: Library) -> None:
-    """Answer what a visitor does with charts."""
+    """Register the callbacks of charts."""
 
     @app.callback(Output("charts", "children"), Input("streams", "data"), prevent_initial_call=True)
     @checked
@@ -114,14 +114,14 @@ def answer_charts(app: Dash, library: Library) -> None:
     @checked
     @in_turn
     def _draw(
-        settings: Settings | None,
+        settings: ChartSettings | None,
         zooms: Zooms | None,
         scheme: Name,
         version: int,
         id_: ChartId,
         before: Name | None,
     ) -> tuple[Any, Any, Any]:
-        settings = settings or Settings()
+        settings = settings or ChartSettings()
         exploration = exploration_of_page(settings)
         wanted = chart_view(id_.stream, settings, zooms)
         selected = runs_of(library, settings.selected)
@@ -181,8 +181,8 @@ def _card(stream: str) -> html.Article:
     )
 
 
-def _note(view: View, waiting: int, troubles: dict[str, str]) -> list[Any]:
-    """Return what stands below a chart."""
+def _note(view: ChartData, waiting: int, troubles: dict[str, str]) -> list[Any]:
+    """Return the notes below a chart."""
     lines = len(view.chart.lines)
     counted = f"{lines:,} line{'s' * (lines != 1)} of {view.points:,} samples"
     parts: list[Any] = [html.P([counted, *(f" · {remark}" for remark in view.remarks)])]

@@ -1,4 +1,4 @@
-"""What a visitor takes along and brings back: pictures, tables, explorations."""
+"""Downloads and uploads of the page: pictures, tables, saved settings."""
 
 from __future__ import annotations
 
@@ -10,21 +10,29 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, no_update
 
 from dippm.base.printable import json_text, printable
-from dippm.show.report.runs.charts import Drawn
+from dippm.show.report.runs.charts import DrawnCharts
 from dippm.show.report.runs.picture import write_picture
 from dippm.show.report.runs.tabular import csv_text, document
-from dippm.show.ui.exploration import Exploration, ExplorationError, exploration_of
+from dippm.show.ui.exploration import ChartSelection, ExplorationError, exploration_of
 from dippm.show.ui.library import Library
 from dippm.show.ui.page.charts import FLAGS, MOST_DRAWN, Zooms, chart_view, exploration_of_page
 from dippm.show.ui.page.lists import runs_of
-from dippm.show.ui.page.visits import Filters, Given, Settings, Streams, Taken, checked, in_turn
+from dippm.show.ui.page.visits import (
+    ChartDownload,
+    ChartSettings,
+    Filters,
+    Streams,
+    UploadedFile,
+    checked,
+    in_turn,
+)
 from dippm.show.ui.view import view
 
 STATES = {name: State(name, "data") for name in ("settings", "filters", "streams", "zooms")}
 
 
 def answer_files(app: Dash, library: Library) -> None:
-    """Answer what a visitor takes along and brings."""
+    """Register the callbacks of downloads and uploads."""
 
     @app.callback(
         Output("download", "data"),
@@ -37,16 +45,18 @@ def answer_files(app: Dash, library: Library) -> None:
     )
     @checked
     @in_turn
-    def _take(taken: Taken | None, settings: Settings | None, zooms: Zooms | None) -> Any:
+    def _take(
+        taken: ChartDownload | None, settings: ChartSettings | None, zooms: Zooms | None
+    ) -> Any:
         if not taken:
             return no_update
-        settings = settings or Settings()
+        settings = settings or ChartSettings()
         wanted = chart_view(taken.stream, settings, zooms)
         runs = runs_of(library, settings.selected)[:MOST_DRAWN]
         opened = library.opened(run.uuid for run in runs)
         found = view(runs, opened, exploration_of_page(settings), wanted, whole=taken.kind != "pdf")
         absent = tuple((run, wanted.stream, reason) for run, reason in found.absent)
-        drawn = Drawn((found.chart,), absent)
+        drawn = DrawnCharts((found.chart,), absent)
         name = f"{file_name(wanted.stream)}.{taken.kind}"
         if taken.kind == "pdf":
             return dcc.send_bytes(_pdf(drawn), name)
@@ -61,17 +71,17 @@ def answer_files(app: Dash, library: Library) -> None:
     @checked
     def _save(
         saving: float | None,
-        settings: Settings | None,
+        settings: ChartSettings | None,
         filters: Filters | None,
         streams: Streams | None,
         zooms: Zooms | None,
     ) -> Any:
-        found = exploration_of_page(settings or Settings(), filters, streams, zooms)
+        found = exploration_of_page(settings or ChartSettings(), filters, streams, zooms)
         return dcc.send_string(found.text(), "exploration.json")
 
     @app.callback(Output("loaded", "data"), Input("given", "data"), prevent_initial_call=True)
     @checked
-    def _load(given: Given | None) -> Any:
+    def _load(given: UploadedFile | None) -> Any:
         if not given:
             return no_update
         try:
@@ -86,10 +96,10 @@ def answer_files(app: Dash, library: Library) -> None:
         return {"message": message, **_as_set(exploration)}
 
 
-def _as_set(exploration: Exploration) -> dict[str, Any]:
-    """Return an exploration as the page holds what is set."""
+def _as_set(exploration: ChartSelection) -> dict[str, Any]:
+    """Return saved settings in the form of the page's stores."""
     said = exploration.model_dump(mode="json")
-    settings = {name: said[name] for name in Settings.model_fields if name in said}
+    settings = {name: said[name] for name in ChartSettings.model_fields if name in said}
     settings |= {
         "selected": said["runs"],
         "show": [flag for flag in FLAGS if said[flag]],
@@ -106,11 +116,11 @@ def _as_set(exploration: Exploration) -> dict[str, Any]:
 
 
 def file_name(stream: str) -> str:
-    """Return a name for files of a stream that every system takes."""
+    """Return a file name for a stream that is valid on every system."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", stream).strip("-")[:80] or "chart"
 
 
-def _pdf(drawn: Drawn) -> bytes:
+def _pdf(drawn: DrawnCharts) -> bytes:
     with tempfile.TemporaryDirectory(prefix="dippm-pdf-") as folder:
         path = Path(folder) / "chart.pdf"
         write_picture(drawn, path)

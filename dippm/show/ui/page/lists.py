@@ -1,4 +1,4 @@
-"""The table of runs, what is selected in it, what can be drawn of that, and the lines of charts."""
+"""The table of runs, its selection, the available streams, and the lines of charts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 
 from dippm.base.printable import printable
 from dippm.errors import RunError
-from dippm.show.ui.exploration import Exploration
+from dippm.show.ui.exploration import ChartSelection
 from dippm.show.ui.figure import SCHEMES
 from dippm.show.ui.library import Library
-from dippm.show.ui.page.visits import Filters, Name, Settings, Wanted, checked
-from dippm.show.ui.selection import Listed, counted, filtered, within
+from dippm.show.ui.page.visits import ChartSettings, Filters, Name, RunTicks, checked
+from dippm.show.ui.selection import ListedRun, count_names, filter_runs, runs_within
 from dippm.show.ui.streams import TOLD, listed_streams
 from dippm.show.ui.table import (
     SCREENFUL,
@@ -28,12 +28,12 @@ from dippm.show.ui.view import keys_of
 MOST_NAMED = 100
 MOST_GROUPINGS = 100
 USUAL = ("tree.rss_mb", "tree.cpu_s")
-"""Sampled series that are drawn where a visitor chose none, after what the runs told."""
+"""Sampled series that are drawn by default, after the reported values."""
 MOST_USUAL_TOLD = 2
 
 
 def answer_lists(app: Dash, library: Library) -> None:
-    """Answer what a visitor does with the table and the lists."""
+    """Register the callbacks of the table and the lists."""
     app.clientside_callback(ClientsideFunction("state", "start"), Input("clock", "id"))
     for store in ("news", "listed", "offered", "lines", "chosen", "loaded", "answered"):
         app.clientside_callback(
@@ -48,7 +48,7 @@ def answer_lists(app: Dash, library: Library) -> None:
 
 
 def _answer_news(app: Dash, library: Library) -> None:
-    """Tell the page when runs have changed, and what hinders reading them."""
+    """Notify the page of changed runs, and of trouble with reading them."""
 
     @app.callback(
         Output("version", "data"),
@@ -68,7 +68,7 @@ def _answer_news(app: Dash, library: Library) -> None:
 
 
 def _answer_table(app: Dash, library: Library) -> None:
-    """Fill the table of runs, and select in it."""
+    """Fill the table of runs, and handle its selection."""
     columns = _Columns()
 
     @app.callback(
@@ -79,7 +79,7 @@ def _answer_table(app: Dash, library: Library) -> None:
     )
     @checked
     def _list(filters: Filters | None, _: int) -> Any:
-        return _listed(library, filters or Filters(), columns)
+        return _table_content(library, filters or Filters(), columns)
 
     @app.callback(
         Output("chosen", "data"),
@@ -88,15 +88,15 @@ def _answer_table(app: Dash, library: Library) -> None:
         prevent_initial_call=True,
     )
     @checked
-    def _select(wanted: Wanted | None, filters: Filters | None) -> Any:
-        _, _, found, _ = _filtered(library.runs(), filters or Filters())
+    def _select(wanted: RunTicks | None, filters: Filters | None) -> Any:
+        _, _, found, _ = _filter_steps(library.runs(), filters or Filters())
         if not wanted:
             return no_update
         return [run.uuid for run in found][: None if wanted.all else wanted.newest]
 
 
 def _answer_streams(app: Dash, library: Library) -> None:
-    """Offer what can be drawn of the selected runs."""
+    """List the streams of the selected runs."""
 
     @app.callback(
         Output("offered", "data"),
@@ -106,7 +106,7 @@ def _answer_streams(app: Dash, library: Library) -> None:
         prevent_initial_call=True,
     )
     @checked
-    def _offer(settings: Settings | None, _: int, before: Any) -> Any:
+    def _offer(settings: ChartSettings | None, _: int, before: Any) -> Any:
         selected = settings.selected if settings else []
         found: dict[str, int] = {}
         for run in runs_of(library, selected):
@@ -115,12 +115,12 @@ def _answer_streams(app: Dash, library: Library) -> None:
         for opened in library.opened(selected[:MOST_NAMED]).values():
             for key in opened.streams:
                 found[key] = found.get(key, 0) + 1
-        now = {"streams": sorted(found), "usual": _usual(found)}
+        now = {"streams": sorted(found), "usual": _default_streams(found)}
         return no_update if now == before else now
 
 
 def _answer_lines(app: Dash, library: Library) -> None:
-    """Name the lines of the charts, and give the colours of the scheme."""
+    """Return the names of the lines, and their colours."""
 
     @app.callback(
         Output("lines", "data"),
@@ -131,10 +131,10 @@ def _answer_lines(app: Dash, library: Library) -> None:
         prevent_initial_call=True,
     )
     @checked
-    def _lines(settings: Settings | None, scheme: Name, _: int, before: Any) -> Any:
-        settings = settings or Settings()
+    def _lines(settings: ChartSettings | None, scheme: Name, _: int, before: Any) -> Any:
+        settings = settings or ChartSettings()
         runs = runs_of(library, settings.selected)
-        named = keys_of(runs, Exploration(grouping=settings.grouping))
+        named = keys_of(runs, ChartSelection(grouping=settings.grouping))
         rows = [[key, _text(label)] for key, label in named.items()][:MOST_NAMED]
         colours = SCHEMES.get(scheme, SCHEMES["light"]).lines
         now = {"rows": rows, "keys": list(named), "colours": list(colours)}
@@ -142,24 +142,24 @@ def _answer_lines(app: Dash, library: Library) -> None:
 
 
 class _Columns:
-    """What columns there are: asked for with every sort, and the same until a run comes."""
+    """Cache of the available columns: needed for every sort, constant until a run arrives."""
 
     def __init__(self) -> None:
-        self._of: Sequence[Listed] = ()
+        self._of: Sequence[ListedRun] = ()
         self._found: tuple[list[str], list[str]] = ([], [])
 
-    def of(self, runs: Sequence[Listed]) -> tuple[list[str], list[str]]:
-        """Return the columns of somebody who chose none, and all that there are."""
+    def of(self, runs: Sequence[ListedRun]) -> tuple[list[str], list[str]]:
+        """Return the default columns, and all columns."""
         if runs is not self._of:
             self._found = default_columns(runs), known_columns(runs)
             self._of = runs
         return self._found
 
 
-def _listed(library: Library, filters: Filters, columns: _Columns) -> dict[str, Any]:
-    """Return what the page shows of the table and of the filters beside it."""
+def _table_content(library: Library, filters: Filters, columns: _Columns) -> dict[str, Any]:
+    """Return the content of the table and of its filters."""
     every = library.runs()
-    found, of_them, listed, trouble = _filtered(every, filters)
+    found, of_them, listed, trouble = _filter_steps(every, filters)
     usual, known = columns.of(every)
     chosen = filters.columns or usual
     drawn = table(
@@ -194,18 +194,18 @@ def _listed(library: Library, filters: Filters, columns: _Columns) -> dict[str, 
         "by": [["", "nothing"], *([key, _text(column_label(key))] for key in by[:MOST_GROUPINGS])],
         "experiments": [
             [name, f"{_text(name)} ({count:,})"]
-            for name, count in counted(run.experiment for run in found)
+            for name, count in count_names(run.experiment for run in found)
         ],
         "workloads": [
             [json.dumps(pair), f"{_text(pair[1])} ({count:,})"]
-            for pair, count in counted(run.workload for run in of_them)
+            for pair, count in count_names(run.workload for run in of_them)
         ],
         "empty": None if listed else _empty(library, is_filtered=bool(every)),
     }
 
 
 def _empty(library: Library, *, is_filtered: bool) -> list[str]:
-    """Return what stands where no run does; what begins with "$" is to be typed."""
+    """Return the text of an empty table; lines with "$" are commands."""
     if is_filtered:
         return ["No run passes these filters."]
     if library.trouble:
@@ -221,29 +221,29 @@ def _empty(library: Library, *, is_filtered: bool) -> list[str]:
     ]
 
 
-def _usual(found: dict[str, int]) -> list[str]:
-    told = sorted(
+def _default_streams(found: dict[str, int]) -> list[str]:
+    reported = sorted(
         (key for key in found if key.startswith(TOLD)), key=lambda key: ("loss" not in key, key)
     )
-    return [*told[:MOST_USUAL_TOLD], *(key for key in USUAL if key in found)]
+    return [*reported[:MOST_USUAL_TOLD], *(key for key in USUAL if key in found)]
 
 
-def _filtered(
-    every: Sequence[Listed], filters: Filters
-) -> tuple[list[Listed], list[Listed], list[Listed], str]:
-    """Return runs by words, by experiment too, by workload too, and what is wrong with a filter."""
+def _filter_steps(
+    every: Sequence[ListedRun], filters: Filters
+) -> tuple[list[ListedRun], list[ListedRun], list[ListedRun], str]:
+    """Return runs by words; also by experiment; also by workload; and the error of a filter."""
     try:
-        found = filtered(every, filters.search, filters.status, filters.condition)
+        found = filter_runs(every, filters.search, filters.status, filters.condition)
     except RunError as error:
         return [], [], [], str(error)
     experiments = set(filters.experiments)
     pairs = [o for o in filters.workloads if not experiments or o[0] in experiments]
-    of_them = within(found, experiments)
-    return found, of_them, within(of_them, (), pairs), ""
+    of_them = runs_within(found, experiments)
+    return found, of_them, runs_within(of_them, (), pairs), ""
 
 
-def runs_of(library: Library, selected: Iterable[str]) -> list[Listed]:
-    """Return those of the selected runs that there are, in the order of selection."""
+def runs_of(library: Library, selected: Iterable[str]) -> list[ListedRun]:
+    """Return the selected runs that exist, in the order of selection."""
     known = {run.uuid: run for run in library.runs()}
     return [known[uuid] for uuid in selected if uuid in known]
 

@@ -1,4 +1,4 @@
-"""`answer_predict`: the Predict door over HTTP. Its page is plain HTML that a script fills."""
+"""`answer_predict`: the Predict page over HTTP, plain HTML that a script fills."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dippm.show.service.errors import BadQuestionError, TooLargeError, error_tex
 from dippm.show.service.jobs import Job
 from dippm.show.service.questions import Predict
 from dippm.show.service.service import devices_text, options_document
-from dippm.show.ui.predicting import Predicting, as_command, as_python
+from dippm.show.ui.predicting import PredictSessions, as_command, as_python
 
 PAGE = Path(__file__).with_name("predict.html").read_text(encoding="utf-8")
 PIECE_BYTES = 4 << 20
 QUESTION_BYTES = 64 << 10
 
 
-def answer_predict(server: Flask, predicting: Predicting) -> None:
-    """Answer what the Predict door asks for.
+def answer_predict(server: Flask, predicting: PredictSessions) -> None:
+    """Register the routes of the Predict page.
 
     Args:
-        server: of the page.
-        predicting: asks the service.
+        server: server of the page.
+        predicting: sessions that use the service.
     """
     door = Blueprint("predict", __name__, url_prefix="/predict")
     documents: dict[str, str] = {}
@@ -45,7 +45,7 @@ def answer_predict(server: Flask, predicting: Predicting) -> None:
             document = options_document(predicting.settings)
             document["devices"] = [_device(one) for one in json.loads(devices_text())["devices"]]
             documents["options"] = json.dumps(document)
-        _ = predicting.service  # processes start while the visitor still chooses
+        _ = predicting.service  # starts the processes while the visitor still chooses
         return Response(documents["options"], mimetype="application/json")
 
     @door.post("/uploads")
@@ -115,12 +115,12 @@ def _body(most: int) -> bytes:
     return request.get_data(cache=False)
 
 
-def _job(predicting: Predicting, job: Job) -> dict[str, Any]:
+def _job(predicting: PredictSessions, job: Job) -> dict[str, Any]:
     return job.to_dict(predicting.service.position(job))
 
 
 def _device(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page offers of a device."""
+    """Return the entry of a device in the page's list."""
     slices = [
         {"name": profile["name"], "memory_mb": profile["memory_mb"]}
         for profile in found.get("mig_profiles", ())

@@ -1,4 +1,4 @@
-"""The page of one run: all that is known of it, and the reason for what is not."""
+"""The page of one run: everything about it, with reasons for absent values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from dippm.base.numbers import show
+from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.errors import DippmError
 from dippm.estimate.models.targets import UNITS
@@ -18,20 +18,20 @@ from dippm.estimate.prediction import LABELS
 from dippm.runs.store.record import Span, Value
 from dippm.runs.tracking.warner import WARNING
 from dippm.show.ui.library import Library
-from dippm.show.ui.opened import Record
-from dippm.show.ui.page.visits import Fetched, Name, Viewed, checked, in_turn
-from dippm.show.ui.selection import Listed
+from dippm.show.ui.opened import RunRecord
+from dippm.show.ui.page.visits import FileDownload, Name, OpenView, checked, in_turn
+from dippm.show.ui.selection import ListedRun
 from dippm.show.ui.streams import is_number
 
 MOST_ROWS = 500
-"""Of a table; what is left out is counted below it."""
+"""Largest number of rows of a table; the number of further rows is shown below it."""
 MOST_MATRIX = 30
 MOST_TEXT = 4000
 LARGEST_ARTIFACT_BYTES = 64 * 2**20
 
 
 def answer_run(app: Dash, library: Library) -> None:
-    """Answer who opens the page of a run, and who takes a file of it along."""
+    """Register the callbacks of a run's page and of its downloads."""
 
     @app.callback(
         Output("run", "children"),
@@ -42,7 +42,7 @@ def answer_run(app: Dash, library: Library) -> None:
         prevent_initial_call=True,
     )
     @checked
-    def _show(viewed: Viewed | None, _: int, before: Name | None) -> tuple[Any, Any]:
+    def _show(viewed: OpenView | None, _: int, before: Name | None) -> tuple[Any, Any]:
         if viewed is None or viewed.name != "run":
             return no_update, no_update
         uuid = viewed.run
@@ -61,7 +61,7 @@ def answer_run(app: Dash, library: Library) -> None:
     )
     @checked
     @in_turn
-    def _fetch(fetched: Fetched | None) -> tuple[Any, Any]:
+    def _fetch(fetched: FileDownload | None) -> tuple[Any, Any]:
         if fetched is None:
             return no_update, no_update
         try:
@@ -76,7 +76,9 @@ def answer_run(app: Dash, library: Library) -> None:
         return dcc.send_bytes(path.read_bytes(), path.name), f"took {printable(fetched.name)} along"
 
 
-def _page(uuid: str, listed: Listed | None, record: Record | None, failure: str | None) -> Any:
+def _page(
+    uuid: str, listed: ListedRun | None, record: RunRecord | None, failure: str | None
+) -> Any:
     if record is None:
         text = f"Reading run {printable(uuid[:32])} …"
         if failure:
@@ -106,7 +108,7 @@ def _page(uuid: str, listed: Listed | None, record: Record | None, failure: str 
     right = [
         _comparison(record),
         _summaries(record),
-        _told(record.values),
+        _reported_section(record.values),
         *_matrices(record.values),
         *_others(record.values),
         _spans(record.spans),
@@ -125,24 +127,24 @@ def _page(uuid: str, listed: Listed | None, record: Record | None, failure: str 
 def _panel(title: str, children: list[Any]) -> html.Section:
     named = {"aria-label": title, "role": "region"}
     if any(isinstance(child, html.Table) for child in children):
-        named["tabIndex"] = "0"  # it may be wider than the screen: the keyboard scrolls it
+        named["tabIndex"] = "0"  # it may be wider than the screen, and has to scroll by keyboard
     return html.Section([html.H3(title), *children], className="panel", **named)
 
 
 def head_of(text: str, look: str = "") -> html.Th | html.Td:
-    """Return the head of a column; the corner of a table is none."""
+    """Return the header cell of a column; an empty corner is a plain cell."""
     return html.Th(text, scope="col", className=look) if text else html.Td("")
 
 
 def table_of(
     head: Sequence[str], rows: Iterable[Sequence[Any]], numeric: Sequence[int] = ()
 ) -> html.Table:
-    """Return a table; the first cell of each row is its head.
+    """Return a table; the first cell of each row is its header.
 
     Args:
-        head: of the columns.
-        rows: of texts, or of what Dash draws.
-        numeric: columns that stand on the right.
+        head: headers of the columns.
+        rows: rows of texts or Dash components.
+        numeric: right-aligned columns.
     """
 
     def look(place: int) -> str:
@@ -173,7 +175,7 @@ def _pairs(title: str, pairs: Mapping[str, Any]) -> html.Section:
     return _panel(title, [table_of(("name", "value"), rows), *_left_out(len(pairs))])
 
 
-def _about(record: Record, status: str, listed: Listed | None) -> html.Section:
+def _about(record: RunRecord, status: str, listed: ListedRun | None) -> html.Section:
     start, end = record.start, record.end
     if end is not None:
         exit_code = "absent: a block has none" if end.exit_code is None else str(end.exit_code)
@@ -204,7 +206,7 @@ def _about(record: Record, status: str, listed: Listed | None) -> html.Section:
     return _panel("Run", [table_of(("what", "value"), rows), html.H3("Command"), command])
 
 
-def _comparison(record: Record) -> html.Section:
+def _comparison(record: RunRecord) -> html.Section:
     title = "Prediction beside measurement"
     held, foretold = record.comparison, record.start.prediction
     if held is not None:
@@ -265,7 +267,7 @@ def _comparison(record: Record) -> html.Section:
     )
 
 
-def _summaries(record: Record) -> html.Section:
+def _summaries(record: RunRecord) -> html.Section:
     if not record.summaries:
         return _panel("Summaries", [html.P("absent: nothing was sampled", className="absent")])
     head = ("series", "unit", "mean", "p50", "p95", "max", "integral", "n", "absent")
@@ -290,7 +292,7 @@ def _summaries(record: Record) -> html.Section:
     )
 
 
-def _told(values: Sequence[Value]) -> html.Section:
+def _reported_section(values: Sequence[Value]) -> html.Section:
     last: dict[str, list[Value]] = {}
     for value in values:
         if is_number(value):
@@ -314,7 +316,7 @@ def _told(values: Sequence[Value]) -> html.Section:
 
 
 def _matrices(values: Sequence[Value]) -> list[html.Section]:
-    """Return confusion matrices: rows are what was, columns what was said."""
+    """Return confusion matrices: rows are true classes, columns predicted ones."""
     found = []
     for value in values:
         matrix = value.data.get("matrix") if isinstance(value.data, Mapping) else None
@@ -343,7 +345,7 @@ def _matrices(values: Sequence[Value]) -> list[html.Section]:
 def _heat(number: Any, most: float) -> html.Td:
     if not isinstance(number, int | float):
         return html.Td(_cut(str(number)))
-    percent = round(45 * max(0.0, number) / most)  # so that the text can be read on it
+    percent = round(45 * max(0.0, number) / most)  # keeps the text readable
     shade = f"color-mix(in srgb, var(--act) {percent}%, var(--card))"
     return html.Td(f"{number:g}", className="heat", style={"background": shade})
 
@@ -357,7 +359,7 @@ OTHERS = {
 
 
 def _others(values: Sequence[Value]) -> list[html.Section]:
-    """Return what else it told, as it was told."""
+    """Return other reported values as they are."""
     found = []
     for value in values:
         if value.kind not in OTHERS:

@@ -1,4 +1,4 @@
-"""Runs side by side: a column each, what differs first."""
+"""Comparison of runs: a column each, differing rows first."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dash import Dash, Input, Output, State, html, no_update
 from dippm.base.printable import printable
 from dippm.show.ui.library import Library
 from dippm.show.ui.page.lists import runs_of
-from dippm.show.ui.page.visits import Settings, Viewed, checked
-from dippm.show.ui.selection import Listed
+from dippm.show.ui.page.visits import ChartSettings, OpenView, checked
+from dippm.show.ui.selection import ListedRun
 from dippm.show.ui.table import (
     METRIC,
     OWN,
@@ -29,7 +29,7 @@ SECTIONS = {PARAM: "Parameters", TAG: "Tags", METRIC: "Summaries and what was to
 
 
 def answer_comparison(app: Dash, library: Library) -> None:
-    """Answer who holds runs beside each other."""
+    """Register the callback of the comparison of runs."""
 
     @app.callback(
         Output("compare", "children"),
@@ -42,7 +42,7 @@ def answer_comparison(app: Dash, library: Library) -> None:
     )
     @checked
     def _compare(
-        viewed: Viewed | None, settings: Settings | None, _: int, before: Any
+        viewed: OpenView | None, settings: ChartSettings | None, _: int, before: Any
     ) -> tuple[Any, Any]:
         if viewed is None or viewed.name != "compare":
             return no_update, no_update
@@ -55,7 +55,7 @@ def answer_comparison(app: Dash, library: Library) -> None:
         return _page(runs), state
 
 
-def _page(runs: Sequence[Listed]) -> Any:
+def _page(runs: Sequence[ListedRun]) -> Any:
     if len(runs) < 2:
         text = "Select two runs or more in the table, to hold them beside each other."
         return html.Div(html.P(text), className="panel")
@@ -75,11 +75,11 @@ def _page(runs: Sequence[Listed]) -> Any:
     return [*note, *(part for part in parts if part is not None)]
 
 
-def _differs(runs: Sequence[Listed], key: str) -> bool:
+def _differs(runs: Sequence[ListedRun], key: str) -> bool:
     return len({value_of(run, key) for run in runs}) > 1
 
 
-def _section(title: str, keys: list[str], runs: Sequence[Listed], *, is_open: bool) -> Any:
+def _section(title: str, keys: list[str], runs: Sequence[ListedRun], *, is_open: bool) -> Any:
     if not keys:
         return None
     head: list[Any] = [html.Td("")]
@@ -109,7 +109,7 @@ def _section(title: str, keys: list[str], runs: Sequence[Listed], *, is_open: bo
     )
 
 
-def _row(key: str, runs: Sequence[Listed]) -> html.Tr:
+def _row(key: str, runs: Sequence[ListedRun]) -> html.Tr:
     cells = [cell_text(value_of(run, key), key) for run in runs]
     numbers = [value for run in runs if isinstance(value := value_of(run, key), float)]
     looks = ("number " if numbers else "") + ("differs" if len(set(cells)) > 1 else "")

@@ -1,8 +1,8 @@
-"""What visitors send: its types, which callbacks take turns, and how a wrong request is refused.
+"""Input of the page: its types, limits on concurrent callbacks, and refusal of wrong requests.
 
-Every callback is `checked`: what it is given has to have the types of its annotations, so that what
-is wrong with a request is found before the callback begins, and is the visitor's (400). What fails
-in a callback is ours (500); the terminal says it once, in a line.
+Every callback is `checked`: its arguments have to match its annotations, so that a wrong request is
+found before the callback starts, and is the client's error (400). A failure in a callback is a
+server error (500), which the terminal reports once, in one line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dippm.show.ui.smoothing import STRONGEST
 
 MAX_NAME = 4096
 RUNNING = 4
-"""Callbacks that draw or write files at once: the others are answered meanwhile."""
+"""Largest number of concurrent callbacks that draw or write files; others run meanwhile."""
 MAX_WAITING = 20
 WAIT_S = 30.0
 MAX_MESSAGE = 300
@@ -46,15 +46,15 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Answer = TypeVar("Answer")
 
 
-class _Sent(BaseModel):
+class _BrowserInput(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Settings(_Sent):
-    """What all charts share, as the page sends it.
+class ChartSettings(_BrowserInput):
+    """Settings that all charts share.
 
     Attributes:
-        seen: what is seen of the x axis of all charts, `None` for all of it.
+        seen: visible range of the x axis of all charts; None for all of it.
     """
 
     smoothing: Annotated[int, Field(ge=0, le=STRONGEST)] = 0
@@ -67,12 +67,12 @@ class Settings(_Sent):
     seen: tuple[Number, Number] | None = None
 
 
-class Filters(_Sent):
-    """What the table of runs is filtered, sorted and grouped by.
+class Filters(_BrowserInput):
+    """Filters, order and grouping of the table of runs.
 
     Attributes:
-        opened: keys of groups that are open.
-        first: number of the first row of the screenful.
+        opened: keys of open groups.
+        first: number of the first visible row.
     """
 
     search: Words = ""
@@ -87,61 +87,61 @@ class Filters(_Sent):
     first: Annotated[int, Field(ge=0, le=10**9)] = 0
 
 
-class Zoom(_Sent):
-    """How one chart is seen: what of its y axis, `None` for all; whether that is logarithmic."""
+class Zoom(_BrowserInput):
+    """View of one chart: visible range of its y axis (None for all), and its scale."""
 
     y: tuple[Number, Number] | None = None
     log: bool = False
 
 
-class Wanted(_Sent):
-    """Which runs are to be ticked besides: all that passed the filters."""
+class RunTicks(_BrowserInput):
+    """Runs to be ticked: all that pass the filters, or the newest of them."""
 
     all: bool = False
     newest: Annotated[int, Field(ge=0, le=1000)] = 0
     at: Number = 0
 
 
-class Given(_Sent):
-    """A file that a visitor brings."""
+class UploadedFile(_BrowserInput):
+    """A file that a visitor uploads."""
 
     name: Name
     text: Annotated[str, Field(max_length=LARGEST_BYTES)]
     at: Number = 0
 
 
-class Taken(_Sent):
-    """A chart that a visitor takes along."""
+class ChartDownload(_BrowserInput):
+    """A request for a chart as a file."""
 
     stream: Words
     kind: Literal["pdf", "csv", "json"]
     at: Number = 0
 
 
-class Viewed(_Sent):
-    """Which view is open, and of which run."""
+class OpenView(_BrowserInput):
+    """The open view, and its run."""
 
     name: Literal["runs", "charts", "compare", "run"] = "runs"
     run: Words = ""
 
 
-class Fetched(_Sent):
-    """A file of a run that a visitor wants."""
+class FileDownload(_BrowserInput):
+    """A request for an artifact of a run."""
 
     run: Words
     name: Name
     at: Number = 0
 
 
-class ChartId(_Sent):
-    """Which chart a part of the page belongs to."""
+class ChartId(_BrowserInput):
+    """The chart that a component of the page belongs to."""
 
     type: Name
     stream: Name
 
 
 def checked(callback: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Return a callback that begins only if what it is given has the types it names."""
+    """Return a callback that validates its arguments against its annotations."""
     return validate_call(callback)
 
 
@@ -150,10 +150,10 @@ _running = threading.BoundedSemaphore(RUNNING)
 
 
 def in_turn(callback: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Return a callback of which few run at once, so that what is quick never waits for it.
+    """Return a callback with limited concurrency, so that quick ones never wait for it.
 
     Raises:
-        TooManyRequests: if too many wait already, or for too long.
+        TooManyRequests: if too many are waiting, or one waits for too long.
     """
 
     @functools.wraps(callback)
@@ -174,7 +174,7 @@ def in_turn(callback: Callable[..., Answer]) -> Callable[..., Answer]:
 
 
 def answer_errors(server: Flask) -> None:
-    """Answer what cannot be answered: a status and a line of text, never a trace."""
+    """Register error handlers: a status and a line of text, never a traceback."""
     said: set[str] = set()
 
     @server.errorhandler(InvalidResourceError)
@@ -201,11 +201,11 @@ def answer_errors(server: Flask) -> None:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Return whether something failed in what the page does, not in reading what it was sent."""
+    """Return whether an error arose in the page's code, not in parsing its input."""
     return any(module.startswith("dippm.") for module in _modules(error) if module not in READING)
 
 
-READING = {__name__, "dippm.show.ui.gate"}
+READING = {__name__, "dippm.show.ui.authentication"}
 
 
 def _modules(error: BaseException) -> list[str]:

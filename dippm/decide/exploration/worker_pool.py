@@ -1,8 +1,7 @@
-"""`Crew`: tasks → outcomes on workers that come and go, wherever they run.
+"""`WorkerPool`: tasks → outcomes on workers that may end at any time, wherever they run.
 
-A worker that ends takes nothing with it: its task is done once more by a new one, and counts as
-failed, with the reason, if that ends too. A graph stays where it was converted, so tasks of the
-same architecture go to the same worker.
+The task of a worker that ends is repeated once by a new one, and fails, with the reason, if that
+ends too. A graph stays where it was converted, so tasks of one architecture go to one worker.
 
 To add a kind of worker: write an `Engine`.
 """
@@ -16,22 +15,22 @@ from typing import Any, Protocol
 
 from dippm.decide.exploration.errors import WorkersLostError
 from dippm.decide.exploration.evaluation import KEPT
-from dippm.decide.exploration.question import Outcome, Task
+from dippm.decide.exploration.question import DesignOutcome, Task
 
 LOSSES = 8
-"""Workers lost in a row, without an outcome between them, before there is no point in going on."""
+"""Workers lost in a row, without an outcome between them, after which the search gives up."""
 ATTEMPTS = 2
 WORN_OUT = 128
 """Tasks after which a worker is replaced: exporters keep some megabytes of each conversion."""
-Outcomes = Mapping[int, Outcome]
+DesignOutcomes = Mapping[int, DesignOutcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A worker ended.
+class LostWorker:
+    """A worker that ended before it answered.
 
     Attributes:
-        why: in words.
+        why: reason in words.
         is_final: whether another attempt would end the same way.
     """
 
@@ -40,10 +39,10 @@ class Lost:
 
 
 class Engine(Protocol):
-    """Where workers run.
+    """Starts workers and runs tasks on them.
 
     Attributes:
-        workers: how many there shall be.
+        workers: largest number of workers at a time.
     """
 
     workers: int
@@ -56,23 +55,23 @@ class Engine(Protocol):
         """Give an idle worker a task."""
         ...
 
-    def wait(self, busy: Sequence[Any]) -> list[tuple[Any, Outcomes | Lost]]:
-        """Wait until one of these workers or more have answered, or ended."""
+    def wait(self, busy: Sequence[Any]) -> list[tuple[Any, DesignOutcomes | LostWorker]]:
+        """Wait until at least one of these workers has answered or ended."""
         ...
 
     def close(self, worker: Any) -> None:
-        """End a worker, whatever it does."""
+        """End a worker, busy or not."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class _Member:
-    """A worker of the crew.
+class _PoolWorker:
+    """A worker and the graphs that it holds.
 
     Attributes:
-        worker: what the engine opened.
-        kept: keys of the graphs that it holds, the last used last.
-        answered: tasks that it has answered.
+        worker: worker of the engine.
+        kept: keys of its graphs, the most recently used last.
+        answered: number of tasks it has answered.
     """
 
     worker: Any
@@ -81,48 +80,50 @@ class _Member:
 
 
 @dataclass(slots=True)
-class _Busy:
-    member: _Member
+class _RunningTask:
+    member: _PoolWorker
     key: Any
     task: Task
     attempt: int
 
 
 @dataclass(slots=True)
-class Crew:
+class WorkerPool:
     """Workers of one engine.
 
     Attributes:
-        engine: where they run.
+        engine: engine that runs the workers.
     """
 
     engine: Engine
-    _idle: list[_Member] = field(default_factory=list)
-    _busy: list[_Busy] = field(default_factory=list)
-    _homes: dict[Any, _Member] = field(default_factory=dict)
+    _idle: list[_PoolWorker] = field(default_factory=list)
+    _busy: list[_RunningTask] = field(default_factory=list)
+    _homes: dict[Any, _PoolWorker] = field(default_factory=dict)
     _losses: int = 0
 
-    def answer(self, tasks: Mapping[Any, Task]) -> Iterator[Outcomes]:
-        """Yield the outcomes of each task, in the order in which they come.
+    def answer(self, tasks: Mapping[Any, Task]) -> Iterator[DesignOutcomes]:
+        """Yield the outcomes of each task as they arrive.
 
         Args:
-            tasks: by what their graph depends on.
+            tasks: task by key of its graph.
 
         Raises:
-            WorkersLostError: if one worker after the other ends.
+            WorkersLostError: if LOSSES workers in a row end.
         """
         waiting = deque((key, task, 1) for key, task in tasks.items())
         while waiting or self._busy:
-            self._begin_what_can(waiting)
+            self._begin_ready(waiting)
             for worker, result in self.engine.wait([busy.member.worker for busy in self._busy]):
                 busy = next(b for b in self._busy if b.member.worker is worker)
                 self._busy.remove(busy)
-                if isinstance(result, Lost):
+                if isinstance(result, LostWorker):
                     self._retire(busy.member, result)
                     if busy.attempt < ATTEMPTS and not result.is_final:
                         waiting.appendleft((busy.key, busy.task, busy.attempt + 1))
                     else:
-                        yield dict.fromkeys(busy.task.chosen, Outcome("failed", reason=result.why))
+                        yield dict.fromkeys(
+                            busy.task.chosen, DesignOutcome("failed", reason=result.why)
+                        )
                 else:
                     self._losses = 0
                     busy.member.answered += 1
@@ -139,8 +140,8 @@ class Crew:
         self._idle.clear()
         self._busy.clear()
 
-    def _begin_what_can(self, waiting: deque[tuple[Any, Task, int]]) -> None:
-        """Begin what waits for no worker; a graph is waited for where it was converted."""
+    def _begin_ready(self, waiting: deque[tuple[Any, Task, int]]) -> None:
+        """Begin tasks on free workers; a graph that a busy worker holds waits for that worker."""
         for item in list(waiting):
             member = self._homes.get(item[0])
             if member is None:
@@ -153,29 +154,29 @@ class Crew:
                 waiting.remove(item)
                 self._begin(member, *item)
 
-    def _free(self) -> _Member | None:
-        """Return a worker without work; a new one while there are fewer than there shall be."""
+    def _free(self) -> _PoolWorker | None:
+        """Return an idle worker, or a new one while there are fewer than the engine allows."""
         if self._idle:
             return self._idle.pop(0)
         is_full = len(self._busy) >= self.engine.workers
-        return None if is_full else _Member(self.engine.open())
+        return None if is_full else _PoolWorker(self.engine.open())
 
-    def _begin(self, member: _Member, key: Any, task: Task, attempt: int) -> None:
+    def _begin(self, member: _PoolWorker, key: Any, task: Task, attempt: int) -> None:
         member.kept[key] = None
         member.kept.move_to_end(key)
         self._homes[key] = member
         while len(member.kept) > KEPT:
             self._homes.pop(member.kept.popitem(last=False)[0], None)
-        self._busy.append(_Busy(member, key, task, attempt))
+        self._busy.append(_RunningTask(member, key, task, attempt))
         self.engine.begin(member.worker, task)
 
-    def _forget(self, member: _Member) -> None:
-        """End a worker; what it held is held by nobody."""
+    def _forget(self, member: _PoolWorker) -> None:
+        """End a worker and forget which graphs it held."""
         for key in member.kept:
             self._homes.pop(key, None)
         self.engine.close(member.worker)
 
-    def _retire(self, member: _Member, lost: Lost) -> None:
+    def _retire(self, member: _PoolWorker, lost: LostWorker) -> None:
         self._forget(member)
         self._losses += not lost.is_final
         if self._losses >= LOSSES:

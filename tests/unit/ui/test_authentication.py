@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("dash", reason="the page needs the extra ui")
 
-from dippm.show.ui.gate import COOKIE, Gate, TokenError, is_loopback
+from dippm.show.ui.authentication import COOKIE, PageAuthentication, TokenError, is_loopback
 from dippm.show.ui.library import Library
 from dippm.show.ui.page.app import application
-from dippm.show.ui.serving import PageError, Served
+from dippm.show.ui.serving import PageError, ServedPage
 
 TOKEN = "a-token-that-nobody-guesses"
 PATHS = (
@@ -36,12 +36,12 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def guarded(library):
-    return application(library, Gate(TOKEN))
+    return application(library, PageAuthentication(TOKEN))
 
 
 @pytest.fixture(scope="module")
 def local(library):
-    return application(library, Gate())
+    return application(library, PageAuthentication())
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -124,7 +124,7 @@ def test_browsers_are_told_to_load_nothing_from_elsewhere(local):
 @pytest.mark.parametrize("token", ["short", "ä" * 40])
 def test_a_token_that_could_be_guessed_is_refused(token):
     with pytest.raises(TokenError, match="16 plain"):
-        Gate(token)
+        PageAuthentication(token)
 
 
 def test_loopback_is_by_address_and_not_by_look():
@@ -133,18 +133,18 @@ def test_loopback_is_by_address_and_not_by_look():
 
 
 def test_an_address_of_others_gets_a_token_and_the_same_page_none(library):
-    everywhere, here = Served(library, "0.0.0.0", 0), Served(library, "127.0.0.1", 0)
+    everywhere, here = ServedPage(library, "0.0.0.0", 0), ServedPage(library, "127.0.0.1", 0)
     assert re.search(r"\?token=[\w-]{40,}$", everywhere.address)
     assert "token" not in here.address + everywhere.shown
-    given = Served(library, "127.0.0.1", 0, TOKEN)
+    given = ServedPage(library, "127.0.0.1", 0, TOKEN)
     assert given.address.endswith(f"?token={TOKEN}")
 
 
 def test_a_port_that_is_taken_says_what_to_do(library):
-    first = Served(library, "127.0.0.1", 0)
+    first = ServedPage(library, "127.0.0.1", 0)
     port = int(first.shown.rstrip("/").rpartition(":")[2])
     with pytest.raises(PageError, match="port=0"):
-        Served(library, "127.0.0.1", port)
+        ServedPage(library, "127.0.0.1", port)
 
 
 def test_the_command_serves_until_it_is_told_to_end(store_file, tmp_path, monkeypatch):

@@ -1,8 +1,8 @@
-"""`Gate`: who may see the page, asked at every request, and what a browser may do with it.
+"""Authentication of every request to the page, and the policy of what a browser may do with it.
 
-On this machine alone (loopback) nobody needs a token, but a request has to name this machine: a
-page elsewhere, whose name was turned to 127.0.0.1, is refused. On any other address each request
-needs the token, once by its form or address, then by a cookie that no script can read.
+On this machine alone (loopback) no token is needed, but a request has to name this machine: a
+page elsewhere whose name resolves to 127.0.0.1 (DNS rebinding) is refused. On any other address
+each request needs the token, once by its form or address, then by a cookie that no script reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dippm.show.service.access import COOKIE, Access, TokenError, is_loopback
 
 FIELD = "token"
 DOORS = ("/", "/predict")
-__all__ = ["COOKIE", "Gate", "TokenError", "is_loopback"]
+__all__ = ["COOKIE", "PageAuthentication", "TokenError", "is_loopback"]
 FORM = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>DIPPM</title>
 <meta name="viewport" content="width=device-width"></head>
 <body><form method="post" action="token"><label>Token, as <code>dippm ui</code> printed it:
@@ -22,11 +22,11 @@ FORM = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>DIPP
 """
 
 
-class Gate:
-    """Asks for the token, and tells browsers what this page may load.
+class PageAuthentication:
+    """Checks the token of every request, and sets the security headers of the page.
 
     Attributes:
-        token: what a visitor has to know; "" on this machine alone.
+        token: the secret; "" on this machine alone.
     """
 
     def __init__(self, token: str = "") -> None:
@@ -38,12 +38,12 @@ class Gate:
         self._access = Access(token)
         self.token = token
 
-    def stand_before(self, server: Flask, scripts: tuple[str, ...] = ()) -> None:
-        """Ask at every request to a server.
+    def protect(self, server: Flask, scripts: tuple[str, ...] = ()) -> None:
+        """Check every request to a server.
 
         Args:
-            server: of the page.
-            scripts: hashes of the scripts that its pages hold, as a policy names them.
+            server: server of the page.
+            scripts: hashes of inline scripts, in the form of a content security policy.
         """
         policy = "; ".join(
             (
@@ -58,10 +58,10 @@ class Gate:
                 "frame-ancestors 'none'",
             )
         )
-        server.before_request(self._ask)
+        server.before_request(self._authenticate)
 
         @server.after_request
-        def _say(response: Response) -> Response:
+        def _add_headers(response: Response) -> Response:
             response.headers["Content-Security-Policy"] = policy
             response.headers["X-Content-Type-Options"] = "nosniff"
             response.headers["Referrer-Policy"] = "same-origin"
@@ -70,11 +70,11 @@ class Gate:
                 response.headers["Cache-Control"] = "no-store"
             return response
 
-    def _ask(self) -> Response | None:
-        """Return what a visitor gets who may not come in, None for one who may."""
+    def _authenticate(self) -> Response | None:
+        """Return the response to a request that is not allowed; None if it is."""
         why = self._access.forbids(request.host, request.headers.get("Origin"))
         if why is not None:
-            return _refused(why, 403)
+            return _refusal(why, 403)
         authorization = request.headers.get("Authorization", "")
         if self._access.lets_in(authorization, request.cookies.get(COOKIE, "")):
             return None
@@ -95,7 +95,7 @@ class Gate:
         return response
 
 
-def _refused(reason: str, status: int) -> Response:
+def _refusal(reason: str, status: int) -> Response:
     return Response(f"{reason}\n", status, mimetype="text/plain")
 
 

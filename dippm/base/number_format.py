@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from math import floor, log10
 
 
 def show(value: float) -> str:
-    """Return a number with four significant digits (at least all of its whole ones)."""
+    """Format a number with four significant digits, or all its integer digits if more."""
     return f"{value:,.{decimals(value)}f}"
 
 
 def between(low: float | None, high: float | None) -> str:
-    """Return an interval as text; "" where there is none."""
+    """Format an interval; "" if it is absent."""
     return "" if low is None or high is None else f"{show(low)} – {show(high)}"
 
 
 def decimals(value: float) -> int:
-    """Return how many decimals four significant digits leave."""
+    """Return the number of decimals for four significant digits."""
     return max(0, 3 - floor(log10(abs(value)))) if value else 0

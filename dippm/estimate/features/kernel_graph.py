@@ -23,7 +23,8 @@ class KernelGraph:
     """The kernels of a model that differ, and the data flow around each.
 
     Attributes:
-        table: one kernel for each class of kernels that look alike, C of them; without `edges`.
+        table: one kernel for each class of kernels with the same attributes and surroundings,
+            C of them; without `edges`.
         count: kernels in each class, shape (C,).
         inward: what the kernel that stands for a class reads, as (class read, class), shape (2, E);
             one for each flow, so that means over neighbours are those of the whole graph.
@@ -48,9 +49,9 @@ class KernelGraph:
             rounds: of message passing.
         """
         columns = [table.kind[:, None], table.unit[:, None], table.part[:, None], table.settings]
-        looks = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
+        attributes = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
         edges = table.edges
-        colour = refined(looks, edges, rounds)
+        colour = refined(attributes, edges, rounds)
         _, stands, count = np.unique(colour, return_index=True, return_counts=True)
         chosen = np.zeros(len(colour), dtype=bool)
         chosen[stands] = True
@@ -64,21 +65,21 @@ class KernelGraph:
         )
 
 
-def refined(looks: NDArray[np.float64], edges: Integers, rounds: int) -> Integers:
-    """Return a colour for each kernel: equal ones have equal looks and equal surroundings.
+def refined(attributes: NDArray[np.float64], edges: Integers, rounds: int) -> Integers:
+    """Return a colour for each kernel: equal ones have equal attributes and equal surroundings.
 
     Colour refinement (Weisfeiler and Leman 1968): each round adds to a kernel's colour those of
     what it reads and of what reads it, as multisets.
 
     Args:
-        looks: shape (K, F).
+        attributes: attributes of each kernel, shape (K, F).
         edges: shape (2, E), producer and consumer.
         rounds: how far to look.
 
     Returns:
         0 to C - 1, shape (K,).
     """
-    _, colour = np.unique(looks, axis=0, return_inverse=True)
+    _, colour = np.unique(attributes, axis=0, return_inverse=True)
     colour = colour.ravel()
     for _ in range(rounds):
         hashed = _mixed(colour.astype(np.uint64) + np.uint64(1))

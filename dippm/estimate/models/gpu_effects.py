@@ -124,7 +124,7 @@ class GpuEffects:
         known = c.device.calibration is not None or self.has_head(c) or key not in self.of_gpus
         return 0.0 if known else self.laboratory_log_sd
 
-    def added(
+    def kernel_log_slowdown(
         self, table: KernelTable, batch: int, view: DeviceView, c: Conditions, launches: float
     ) -> Floats:
         """Return what is added to the log slow-down of each kernel, shape (K,).

@@ -34,14 +34,14 @@ from dippm.estimate.models.novelty import MeasuredModels, Novelty, shares_of
 from dippm.estimate.models.residuals import MeasuredResiduals
 
 Floats = NDArray[np.float64]
-GUARD = 1.2
+MAX_NETWORK_DEVIATION = 1.2
 """How far, in the log, a network may leave the trees for one kernel. Networks extrapolate, trees do
 not: without it a recurrent model whose architecture was held out came out ten times too slow."""
 
 ROWS_AT_ONCE = 2048
 """Kernels × places that the networks see at once: their states stay in the cache of a core."""
 
-NEAR, FAR = 0.03, 0.2
+BLEND_START, BLEND_END = 0.03, 0.2
 """Novelty up to which networks speak alone, and from which the trees have their whole weight. A
 quarter of the models whose architecture is held out are nearer than the one to what trains, and a
 quarter of those whose family is held out further than the other."""
@@ -181,10 +181,15 @@ class KernelLaw:
         return [found for part in parts for found in self._times(kernels, batch, part)]
 
     def _times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
-        looks, kind = kernels.looks, kernels.graph.table.kind
-        count = kernels.graph.count.astype(np.float64)
-        each_look = np.stack([roofline_ms(looks_at(kernels, p), batch, p.view) for p in places])
-        roofline = each_look[:, kernels.look_of]
+        """Return the times at D places that are worked out at once.
+
+        Axes: m members of the ensemble (networks, then the trees), d places, c kernels that differ.
+        """
+        kind, count = kernels.graph.table.kind, kernels.graph.count.astype(np.float64)
+        tables = [unique_kernels_at(kernels, p) for p in places]
+        pairs = list(zip(tables, places, strict=True))
+        unique_roofline = np.stack([roofline_ms(table, batch, p.view) for table, p in pairs])
+        roofline = unique_roofline[:, kernels.inverse]
         shares = [shares_of(kind, each_roofline * count) for each_roofline in roofline]
         novelties = self._novelties(shares, places)
         novelty = np.array([found.on_any for found in novelties])
@@ -192,21 +197,24 @@ class KernelLaw:
         slow = self._log_slowdown(kernels, batch, places, features, np.log(roofline), novelty)
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
         launches = kernels.graph.launches
-        each_place = [
-            self.effects.added(looks_at(kernels, p), batch, p.view, p.conditions, launches)
-            for p in places
+        of_gpus = [
+            self.effects.kernel_log_slowdown(table, batch, p.view, p.conditions, launches)
+            for table, p in pairs
         ]
-        added = np.stack([of_looks[kernels.look_of] for of_looks in each_place])
-        nearby = self._nearby(kernels, places, features, each_look)
+        offsets = np.stack([unique[kernels.inverse] for unique in of_gpus])
+        # residuals are those of the networks, so the trees take none of them
+        nearby = self._nearby(kernels, places, features, unique_roofline)
         of_networks = np.append(np.ones(len(slow) - 1), 0.0)
-        added = added + of_networks[:, None, None] * nearby[:, None]
-        serial = serial_ms(looks, batch)[kernels.look_of]
-        each = roofline * np.exp(bounded + added) + serial
+        offsets = offsets + of_networks[:, None, None] * nearby[:, None]
+        serial = serial_ms(kernels.unique_kernels, batch)[kernels.inverse]
+        each = roofline * np.exp(bounded + offsets) + serial
+        # the mean is that of the members' sums, in the log; kernels are scaled to sum to it
         weights = self._weights(tree_share(novelty, self.network_weight))
         totals = np.log(np.maximum(each @ count, 1e-12))
         times = np.exp(np.einsum("md,mdc->dc", weights, np.log(each)))
         device_ms = np.exp((weights * totals).sum(axis=0))
         times *= (device_ms / np.maximum(times @ count, 1e-12))[:, None]
+        # extrapolated: the bounds changed a kernel's mean slow-down by more than 5 %
         changed = np.einsum("md,mdc->dc", weights, slow - bounded)
         cut = np.abs(changed) > np.log(1.05)
         extrapolated = (times * cut) @ count / np.maximum(device_ms, 1e-12)
@@ -238,12 +246,12 @@ class KernelLaw:
         Args:
             kernels: of the model.
             places: D of them.
-            features: of the looks, (L, D, F).
-            roofline: of one kernel of each look, (D, L).
+            features: features of the unique kernels, (U, D, F).
+            roofline: roofline time of each unique kernel, (D, U).
         """
-        times = roofline * np.bincount(kernels.look_of, kernels.graph.count, len(features))
+        times = roofline * np.bincount(kernels.inverse, kernels.graph.count, len(features))
         found = [
-            self.residuals.added(
+            self.residuals.log_correction(
                 place.conditions, place.conditions.device.measured_name, features[:, i], times[i]
             )
             for i, place in enumerate(places)
@@ -251,11 +259,11 @@ class KernelLaw:
         return np.array(found, dtype=np.float64)
 
     def _features(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> Array:
-        """Return what networks and trees see of the looks, shape (L, D, F)."""
+        """Return the features of the unique kernels, shape (U, D, F)."""
         return np.stack(
             [
                 kernel_features(
-                    looks_at(kernels, place),
+                    unique_kernels_at(kernels, place),
                     batch,
                     place.view,
                     channels_last=place.conditions.channels_last,
@@ -285,10 +293,10 @@ class KernelLaw:
         heads = self._heads(places)
         network = self.network.log_slowdown(features, static, kernels, known, heads)
         network = network.transpose(0, 2, 1)
-        looks = self.trees.log_slowdown(features.reshape(-1, features.shape[2]))
-        trees = looks.reshape(features.shape[:2])[kernels.look_of].T
+        by_trees = self.trees.log_slowdown(features.reshape(-1, features.shape[2]))
+        trees = by_trees.reshape(features.shape[:2])[kernels.inverse].T
         free = network.astype(np.float64)
-        held = free + distance(novelty)[:, None] * (guarded(free, trees) - free)
+        held = free + blend_factor(novelty)[:, None] * (clip_to_trees(free, trees) - free)
         return np.concatenate([held, trees[None]])
 
     def _heads(self, places: Sequence[Place]) -> Array | None:
@@ -305,9 +313,10 @@ class KernelLaw:
         return np.stack([*[(1.0 - of_trees) / members] * members, of_trees])
 
 
-def distance(novelty: Floats) -> Floats:
-    """Return how far from what was measured a novelty is: 0 up to NEAR, 1 from FAR, log between."""
-    step = np.log(np.maximum(novelty, NEAR) / NEAR) / np.log(FAR / NEAR)
+def blend_factor(novelty: Floats) -> Floats:
+    """Return how far from what was measured a novelty is: 0 up to BLEND_START, 1 from BLEND_END."""
+    step = np.log(np.maximum(novelty, BLEND_START) / BLEND_START)
+    step /= np.log(BLEND_END / BLEND_START)
     return np.asarray(np.minimum(step, 1.0), dtype=np.float64)
 
 
@@ -318,15 +327,16 @@ def tree_share(novelty: Floats, network_weight: float) -> Floats:
         novelty: distance to what was measured, any shape.
         network_weight: what is left for the networks far from it, 0 to 1.
     """
-    return np.asarray(distance(novelty) * (1.0 - network_weight), dtype=np.float64)
+    return np.asarray(blend_factor(novelty) * (1.0 - network_weight), dtype=np.float64)
 
 
-def looks_at(kernels: LawKernels, place: Place) -> KernelTable:
-    """Return the looks of kernels at a place, with IEEE products for TF32 where it says so."""
-    plain = kernels.ieee_looks if place.ieee else None
-    return plain or kernels.looks
+def unique_kernels_at(kernels: LawKernels, place: Place) -> KernelTable:
+    """Return the unique kernels at a place, with IEEE products for TF32 where it says so."""
+    plain = kernels.ieee_unique_kernels if place.ieee else None
+    return plain or kernels.unique_kernels
 
 
-def guarded(network: Floats, trees: Floats) -> Floats:
-    """Return log slow-downs of networks, (..., K), within GUARD of the trees, (K,) or (D, K)."""
-    return np.asarray(np.clip(network, trees - GUARD, trees + GUARD), dtype=np.float64)
+def clip_to_trees(network: Floats, trees: Floats) -> Floats:
+    """Return log slow-downs of networks, (..., K), near the trees', (K,) or (D, K)."""
+    low, high = trees - MAX_NETWORK_DEVIATION, trees + MAX_NETWORK_DEVIATION
+    return np.asarray(np.clip(network, low, high), dtype=np.float64)

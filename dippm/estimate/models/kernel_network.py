@@ -102,10 +102,10 @@ class KernelNetwork:
         """Return one value per member, kernel and place, shape (members, C, D).
 
         Args:
-            features: of the looks at D places, shape (L, D, F), see
+            features: features of the unique kernels at D places, shape (U, D, F), see
                 `dippm.estimate.features.kernel_features`.
             static: STATIC_FEATURES of the model at each place, shape (D, 4).
-            kernels: L looks and C kernels of the model.
+            kernels: U unique kernels and C kernels of the model.
             known: places whose device trained, shape (D,); None for all. The descriptors of others
                 are hidden, as training hides those of some rows: what a network makes of figures
                 that it never saw depends on its seed.
@@ -124,15 +124,15 @@ class KernelNetwork:
         heads: Array | None,
     ) -> Array:
         w, members = self.stacked, len(self.members)
-        looks, places, _ = features.shape
-        rows = features.reshape(looks * places, -1)
+        unique, places, _ = features.shape
+        rows = features.reshape(unique * places, -1)
         x = (rows - w["mean"]) / w["scale"]
         if known is not None and not known.all():
-            x = x.reshape(members, looks, places, -1)
+            x = x.reshape(members, unique, places, -1)
             x[:, :, ~known, -N_DEVICE_FEATURES:] = 0.0
-            x = x.reshape(members, looks * places, -1)
+            x = x.reshape(members, unique * places, -1)
         h = _silu(x @ w["enter.weight"], w["enter.bias"])
-        h = h.reshape(members, looks, -1).take(kernels.look_of, axis=1)
+        h = h.reshape(members, unique, -1).take(kernels.inverse, axis=1)
         size, width = h.shape[1], w["enter.bias"].shape[-1]
 
         def as_rows(values: Array) -> Array:

@@ -1,7 +1,7 @@
 """`LawKernels`: what the law needs of a model's kernels at any batch and on any device.
 
 Message passing tells kernels apart by their surroundings. Features, rooflines and trees see each
-kernel alone, so they are worked out once for all kernels with the same looks, a half of them.
+kernel alone, so they are computed once for all kernels with the same attributes, half as many.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class LawKernels:
 
     Attributes:
         graph: the kernels that differ, C of them.
-        looks: one kernel for each class of kernels that are the same by themselves, L of them.
-        ieee_looks: the same with IEEE products in place of those in TF32; None if there are none.
-        look_of: position in `looks` of each kernel of `graph`, shape (C,).
+        unique_kernels: one kernel for each class of kernels with the same attributes, U of them.
+        ieee_unique_kernels: the same with IEEE products in place of TF32; None without TF32.
+        inverse: position in `unique_kernels` of each kernel of `graph`, shape (C,).
         left_alone: kernels of the whole table that a compiler leaves to their library, in order.
         inward: what each kernel of `graph` reads.
         outward: what reads it.
     """
 
     graph: KernelGraph
-    looks: KernelTable
-    ieee_looks: KernelTable | None
-    look_of: Integers
+    unique_kernels: KernelTable
+    ieee_unique_kernels: KernelTable | None
+    inverse: Integers
     left_alone: Integers
     inward: Neighbours
     outward: Neighbours
@@ -48,15 +48,15 @@ class LawKernels:
         table, size = graph.table, len(graph.count)
         columns = [table.kind[:, None], table.unit[:, None], table.part[:, None], table.settings]
         rows = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
-        _, stands, look_of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        looks = table.only(stands)
-        wide = looks.unit == UNITS.index("tf32")
-        plain = np.where(wide, UNITS.index("fp32"), looks.unit)
+        _, stands, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        unique_kernels = table.only(stands)
+        wide = unique_kernels.unit == UNITS.index("tf32")
+        plain = np.where(wide, UNITS.index("fp32"), unique_kernels.unit)
         return cls(
             graph=graph,
-            looks=looks,
-            ieee_looks=replace(looks, unit=plain) if wide.any() else None,
-            look_of=look_of.ravel().astype(np.int64),
+            unique_kernels=unique_kernels,
+            ieee_unique_kernels=replace(unique_kernels, unit=plain) if wide.any() else None,
+            inverse=inverse.ravel().astype(np.int64),
             left_alone=np.flatnonzero(_BREAKS_GRAPH[table.kind[graph.class_of]]),
             inward=Neighbours.of(graph.inward, size),
             outward=Neighbours.of(graph.outward, size),

@@ -154,7 +154,7 @@ class OrderedTimes:
             view = DeviceView.of(c.device, c.mig)
             points.append(point)
             places.append(Place(view, c))
-            if kernels.ieee_looks is not None and "tf32" in c.device.peak_tflops:
+            if kernels.ieee_unique_kernels is not None and "tf32" in c.device.peak_tflops:
                 points.append(point)
                 places.append(Place(view, c, ieee=True))
         for kernels, points, places in groups.values():

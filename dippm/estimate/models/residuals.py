@@ -5,8 +5,8 @@ they leave over, and models of a kind leave over much the same. A model under it
 point: the mean of what the networks see of its kernels, weighted by their roofline time. Of the
 residuals e of N rows that trained, the log of measured over predicted latency, at the points Z,
 
-    added(z) = n(z) · k(z, Z) (K + NOISE · I)⁻¹ e
-    k(d) = (1 + √3 d / LENGTH) exp(-√3 d / LENGTH)      n(z) = exp(-(least d / REACH)⁴)
+    mean(z) = n(z) · k(z, Z) (K + NOISE · I)⁻¹ e
+    k(d) = (1 + √3 d / LENGTH) exp(-√3 d / LENGTH)      n(z) = exp(-(least d / CUT_OFF)⁴)
 
 k is a Matérn kernel (Rasmussen and Williams 2006, equations 2.25 and 4.17 with ν = 3/2). n leaves
 models alone that have no neighbour of their kind: what is left over of one family says little of
@@ -37,9 +37,9 @@ LENGTH = 1.0
 """How far residuals are alike, in standard deviations of the features of kernels."""
 NOISE = 0.05
 """Variance of a residual that no neighbour shares, over that of what they do."""
-REACH = 0.7
-"""Within it lie the nearest neighbours of four fifths of the models whose architecture is held out,
-and of an eighth of those whose family is."""
+CUT_OFF = 0.7
+"""Distance beyond which neighbours say nothing. Within it lie the nearest neighbours of four
+fifths of the models whose architecture is held out, and of an eighth of those whose family is."""
 MOST_ROWS = 1 << 16
 """A prediction looks at all rows of a group, so a checkpoint may not have any number of them."""
 
@@ -90,7 +90,9 @@ class MeasuredResiduals:
         groups = {group_of(line): (p, w) for line, p, w in parts} if lines else {}
         return cls(groups, mean.astype(np.float64), scale.astype(np.float64))
 
-    def added(self, c: Conditions, device: str, features: NDArray[Any], times: Floats) -> float:
+    def log_correction(
+        self, c: Conditions, device: str, features: NDArray[Any], times: Floats
+    ) -> float:
         """Return what neighbours add to the log slow-down of a model's kernels; 0 without any.
 
         Args:
@@ -107,7 +109,7 @@ class MeasuredResiduals:
             return 0.0
         points, weights = self.groups[group]
         point = point_of(times @ features / total, self.mean, self.scale)
-        return float(added(point[None], points, weights)[0])
+        return float(posterior_mean(point[None], points, weights)[0])
 
 
 def group_of(line: Mapping[str, Any]) -> Group:
@@ -120,7 +122,7 @@ def point_of(mean_features: Floats, mean: Floats, scale: Floats) -> Floats:
     return np.asarray(((mean_features - mean) / scale)[..., :N_COORDINATES])
 
 
-def added(asked: Floats, points: Floats, weights: Floats) -> Floats:
+def posterior_mean(asked: Floats, points: Floats, weights: Floats) -> Floats:
     """Return what neighbours add to the log slow-down of models, shape (len(asked),).
 
     Args:
@@ -129,14 +131,14 @@ def added(asked: Floats, points: Floats, weights: Floats) -> Floats:
         weights: see `MeasuredResiduals`, (N,).
     """
     away = distances(asked, points)
-    near = np.exp(-((away.min(axis=1) / REACH) ** 4))
-    return np.asarray(near * (likeness(away) @ weights))
+    fade = np.exp(-((away.min(axis=1) / CUT_OFF) ** 4))
+    return np.asarray(fade * (matern32(away) @ weights))
 
 
-def weights_of(points: Floats, log_error: Floats) -> Floats:
+def dual_weights(points: Floats, log_error: Floats) -> Floats:
     """Return (K + NOISE · I)⁻¹ e, shape (N,)."""
-    alike = likeness(distances(points, points))
-    return np.asarray(np.linalg.solve(alike + NOISE * np.eye(len(points)), log_error))
+    covariance = matern32(distances(points, points))
+    return np.asarray(np.linalg.solve(covariance + NOISE * np.eye(len(points)), log_error))
 
 
 def distances(points: Floats, others: Floats) -> Floats:
@@ -145,7 +147,7 @@ def distances(points: Floats, others: Floats) -> Floats:
     return np.asarray(np.sqrt(np.maximum(squares - 2.0 * points @ others.T, 0.0)))
 
 
-def likeness(distance: Floats) -> Floats:
-    """Return k(d), of any shape."""
+def matern32(distance: Floats) -> Floats:
+    """Return the Matérn kernel with ν = 3/2 at distances of any shape."""
     scaled = np.sqrt(3.0) * distance / LENGTH
     return np.asarray((1.0 + scaled) * np.exp(-scaled))

@@ -26,7 +26,7 @@ from dippm.estimate.features.kernel_features import (
     serial_ms,
 )
 from dippm.estimate.models.gpu_effects import GpuEffects, by_class
-from dippm.estimate.models.kernel_law import KernelTimes, Place, looks_at
+from dippm.estimate.models.kernel_law import KernelTimes, Place, unique_kernels_at
 from dippm.estimate.models.kernel_trees import KernelTrees
 from dippm.estimate.models.law_kernels import LawKernels
 from dippm.estimate.models.novelty import MeasuredModels, shares_of
@@ -114,26 +114,28 @@ class StepLaw:
         if not len(kernels.graph.count):
             nothing = self.measured.novelty(np.zeros(len(KERNEL_CLASSES)))
             return KernelTimes(np.zeros(0), 0.0, 0.0, 0.0, nothing)
-        looks = looks_at(kernels, place)
+        unique = unique_kernels_at(kernels, place)
         features = kernel_features(
-            looks, batch, place.view, channels_last=place.conditions.channels_last
+            unique, batch, place.view, channels_last=place.conditions.channels_last
         )
         free = self.trees.log_slowdown(features)
-        base = np.clip(free, self.lowest[looks.kind], self.highest[looks.kind])
+        base = np.clip(free, self.lowest[unique.kind], self.highest[unique.kind])
         launches = kernels.graph.launches
-        added = self.effects.added(looks, batch, place.view, place.conditions, launches)
-        plain = base + added + self.multipliers[looks.part, looks.kind]
-        slow = plain + self.steps.log_slowdown(step_features(features, looks.part, base))
-        roofline, serial = roofline_ms(looks, batch, place.view), serial_ms(looks, batch)
-        count = np.bincount(kernels.look_of, kernels.graph.count, len(looks.kind))
+        added = self.effects.kernel_log_slowdown(
+            unique, batch, place.view, place.conditions, launches
+        )
+        plain = base + added + self.multipliers[unique.part, unique.kind]
+        slow = plain + self.steps.log_slowdown(step_features(features, unique.part, base))
+        roofline, serial = roofline_ms(unique, batch, place.view), serial_ms(unique, batch)
+        count = np.bincount(kernels.inverse, kernels.graph.count, len(unique.kind))
         each = roofline * np.exp(slow) + serial
         device_ms = float(each @ count)
         without = float((roofline * np.exp(plain) + serial) @ count)
         cut = np.abs(free - base) > np.log(1.05)
         return KernelTimes(
-            kernel_ms=each[kernels.look_of][kernels.graph.class_of],
+            kernel_ms=each[kernels.inverse][kernels.graph.class_of],
             device_ms=device_ms,
             spread=abs(float(np.log(device_ms / without))) / 2,
             extrapolated=float((each * cut) @ count) / device_ms,
-            novelty=self.measured.novelty(shares_of(looks.kind, roofline * count)),
+            novelty=self.measured.novelty(shares_of(unique.kind, roofline * count)),
         )

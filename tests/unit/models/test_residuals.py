@@ -14,16 +14,16 @@ from dippm.errors import CheckpointError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel_features import N_FEATURES
 from dippm.estimate.models.residuals import (
+    CUT_OFF,
     LENGTH,
     N_COORDINATES,
     POINTS,
-    REACH,
     WEIGHTS,
     MeasuredResiduals,
-    added,
     distances,
-    likeness,
-    weights_of,
+    dual_weights,
+    matern32,
+    posterior_mean,
 )
 
 LINE = {"device": "A100-40GB", "mode": "eager", "precision": "amp", "channels_last": False}
@@ -35,7 +35,7 @@ AT[1, 0] = 10.0
 def arrays() -> dict[str, np.ndarray]:
     return {
         POINTS: AT.astype(np.float16),
-        WEIGHTS: weights_of(AT, ERRORS).astype(np.float32),
+        WEIGHTS: dual_weights(AT, ERRORS).astype(np.float32),
     }
 
 
@@ -53,7 +53,7 @@ def found(c: Conditions = ASKED, away: float = 0.0, name: str = "A100-40GB") -> 
     features = np.zeros((2, N_FEATURES))
     features[:, 1] = away + 3.0, away - 3.0
     features[:, -1] = 5.0  # a descriptor of the GPU
-    return KNOWN.added(c, name, features, np.array([2.0, 2.0]))
+    return KNOWN.log_correction(c, name, features, np.array([2.0, 2.0]))
 
 
 def test_a_measured_model_has_most_of_what_was_left_over_of_it() -> None:
@@ -61,7 +61,7 @@ def test_a_measured_model_has_most_of_what_was_left_over_of_it() -> None:
 
 
 def test_it_fades_with_the_distance() -> None:
-    values = [found(away=step) for step in np.linspace(0.0, 3 * REACH, 20)]
+    values = [found(away=step) for step in np.linspace(0.0, 3 * CUT_OFF, 20)]
     assert all(a > b for a, b in pairwise(values))
     assert values[-1] < 1e-3 * ERRORS[0]
 
@@ -84,22 +84,22 @@ def test_rows_of_another_gpu_say_nothing() -> None:
 
 
 def test_a_model_without_kernels_has_nothing_added() -> None:
-    assert KNOWN.added(ASKED, "A100-40GB", np.zeros((0, N_FEATURES)), np.zeros(0)) == 0.0
+    assert KNOWN.log_correction(ASKED, "A100-40GB", np.zeros((0, N_FEATURES)), np.zeros(0)) == 0.0
 
 
 def test_equal_rows_share_what_is_left_over() -> None:
     points = np.zeros((4, N_COORDINATES))
-    weights = weights_of(points, np.array([0.1, 0.3, 0.1, 0.3]))
-    assert added(points[:1], points, weights)[0] == pytest.approx(0.2, rel=0.02)
+    weights = dual_weights(points, np.array([0.1, 0.3, 0.1, 0.3]))
+    assert posterior_mean(points[:1], points, weights)[0] == pytest.approx(0.2, rel=0.02)
 
 
-def test_likeness_is_a_kernel() -> None:
+def test_matern32_is_a_kernel() -> None:
     points = np.random.default_rng(0).normal(size=(50, N_COORDINATES))
-    alike = likeness(distances(points, points))
-    assert np.diag(alike) == pytest.approx(np.ones(50), abs=1e-6)
-    assert alike == pytest.approx(alike.T)
-    assert np.linalg.eigvalsh(alike).min() > -1e-9
-    assert likeness(np.array([LENGTH]))[0] == pytest.approx((1 + 3**0.5) * np.exp(-(3**0.5)))
+    covariance = matern32(distances(points, points))
+    assert np.diag(covariance) == pytest.approx(np.ones(50), abs=1e-6)
+    assert covariance == pytest.approx(covariance.T)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-9
+    assert matern32(np.array([LENGTH]))[0] == pytest.approx((1 + 3**0.5) * np.exp(-(3**0.5)))
 
 
 def test_a_checkpoint_without_them_adds_nothing() -> None:

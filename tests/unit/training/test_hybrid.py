@@ -22,7 +22,7 @@ from dippm.estimate.models.gpu_effects import EFFECT_UNITS, GpuEffects
 from dippm.estimate.models.host import OVERLAP_POWER
 from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.intervals import GROUPS, LEAST_NOVELTY
-from dippm.estimate.models.kernel_law import Place, distance
+from dippm.estimate.models.kernel_law import Place, blend_factor
 from dippm.estimate.models.kernel_trees import KernelTrees
 from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.models.novelty import MeasuredModels
@@ -216,7 +216,7 @@ def test_an_interrupted_run_goes_on(runner, tasks):
 def test_the_mean_of_learners_is_one_in_the_log(runner, tasks):
     log = runner.log_ms(tasks["S0"][0])
     held = runner.held_out(tasks["S0"], Mixture(0.25), "both").rows
-    far = distance(held["novelty"].to_numpy())
+    far = blend_factor(held["novelty"].to_numpy())
     network = (1 - far) * log[SAGE] + far * log[GUARDED] + log[NEARBY]
     expected = (1 - 0.75 * far) * network + 0.75 * far * log[TREES]
     assert np.log(held["predicted latency_ms"]).to_numpy() == pytest.approx(expected)

@@ -458,17 +458,17 @@ def _of_graph(
 def _of_row(laws: Sequence[KernelLaw], kernels: LawKernels, row: Row) -> list[RowKernels]:
     view = DeviceView.of(row.device, row.mig)
     places = [Place(view, row.conditions)]
-    if kernels.ieee_looks is not None and "tf32" in row.device.peak_tflops:
+    if kernels.ieee_unique_kernels is not None and "tf32" in row.device.peak_tflops:
         places.append(Place(view, row.conditions, ieee=True))
-    looks, graph = kernels.looks, kernels.graph
-    look = kernels.look_of[graph.class_of]
-    serial = serial_ms(looks, row.batch)[look]
+    unique, graph = kernels.unique_kernels, kernels.graph
+    inverse = kernels.inverse[graph.class_of]
+    serial = serial_ms(unique, row.batch)[inverse]
     per_sample, fixed = graph.table.input_bytes
     same = RowKernels(
-        base_ms=np.zeros(len(looks.kind)),
-        kind=looks.kind.astype(np.int64),
-        column=effect_column(looks.unit),
-        share=arithmetic_share(looks, row.batch, view),
+        base_ms=np.zeros(len(unique.kind)),
+        kind=unique.kind.astype(np.int64),
+        column=effect_column(unique.unit),
+        share=arithmetic_share(unique, row.batch, view),
         serial_ms=float(serial.sum()),
         launches=graph.launches,
         input_bytes=float(per_sample * row.batch + fixed),
@@ -478,6 +478,6 @@ def _of_row(laws: Sequence[KernelLaw], kernels: LawKernels, row: Row) -> list[Ro
         times = law.times(kernels, row.batch, places)
         kernel_ms = np.min([of_place.kernel_ms for of_place in times], axis=0)
         busy = np.maximum(kernel_ms - serial, 0.0)
-        base_ms = np.bincount(look, busy, len(looks.kind)).astype(np.float64)
+        base_ms = np.bincount(inverse, busy, len(unique.kind)).astype(np.float64)
         found.append(replace(same, base_ms=base_ms))
     return found

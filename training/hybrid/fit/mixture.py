@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.estimate.models.kernel_law import distance, tree_share
+from dippm.estimate.models.kernel_law import blend_factor, tree_share
 
 Floats = NDArray[np.float64]
 SAGE, ALONE, TREES = "GraphSAGE", "each kernel alone", "boosted trees"
@@ -43,7 +43,7 @@ class Mixture:
 
     def answers(self, log_ms: Mapping[str, Floats], novelty: Floats) -> Floats:
         """Return the network's answers, with what is added to them, and the trees'."""
-        far = distance(novelty)
+        far = blend_factor(novelty)
         network = (1.0 - far) * log_ms[SAGE] + far * log_ms[GUARDED] + log_ms[NEARBY]
         return np.stack([network, log_ms[TREES]])
 

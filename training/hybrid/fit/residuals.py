@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dippm.estimate.conditions import Precision
 from dippm.estimate.models import residuals
-from dippm.estimate.models.residuals import POINTS, WEIGHTS, point_of, weights_of
+from dippm.estimate.models.residuals import POINTS, WEIGHTS, dual_weights, point_of
 from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.network import KernelNetwork
 from training.hybrid.fit.network_fit import predict_log_ms
@@ -91,8 +91,10 @@ def added(
         if group in trained:
             mine = trained[group]
             at = points[known.rows[mine]].astype(np.float64)
-            weights = weights_of(at, known.log_error[mine])
-            found[places] = residuals.added(points[asked[places]].astype(np.float64), at, weights)
+            weights = dual_weights(at, known.log_error[mine])
+            found[places] = residuals.posterior_mean(
+                points[asked[places]].astype(np.float64), at, weights
+            )
     return found
 
 
@@ -126,7 +128,7 @@ def published(
                 }
             )
             chosen.append(points[rows[places]])
-            weights.append(weights_of(chosen[-1].astype(np.float64), log_error[places]))
+            weights.append(dual_weights(chosen[-1].astype(np.float64), log_error[places]))
     if not lines:
         return [], {}
     joined = np.concatenate(weights).astype(np.float32)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dippm.estimate.features.kernel_features import N_KINDS
 from dippm.estimate.models.host import OVERLAP_POWER
-from dippm.estimate.models.kernel_law import guarded
+from dippm.estimate.models.kernel_law import clip_to_trees
 from training.hybrid.fit.batches import Batches, Indices
 from training.hybrid.fit.network import KernelNetwork
 from training.hybrid.rows.examples import Examples
@@ -228,7 +228,7 @@ def predict_guarded_log_ms(
     *,
     tables: Mapping[str, int],
 ) -> Floats:
-    """Return what the network predicts near the trees, see `guarded`, shape (len(chosen),)."""
+    """Return predictions of the network clipped to the trees, shape (len(chosen),)."""
     batches = Batches(examples, tables)
     found = [np.zeros(0)]
     for chunk in np.array_split(chosen, len(chosen) // 64 + 1):
@@ -236,7 +236,7 @@ def predict_guarded_log_ms(
             rows = _rows(examples, chunk, network, tables)
             free = network.log_slowdown(batches.take(chunk)).numpy().astype(np.float64)
             by_trees = trees.log_slowdown(rows.features)
-            slow = guarded(free, by_trees) + rows.terms
+            slow = clip_to_trees(free, by_trees) + rows.terms
             found.append(rows.log_ms(rows.base_ms * np.exp(slow))[0])
     return np.concatenate(found)
 

@@ -31,7 +31,7 @@ CLOCKS: tuple[Timer, ...] = ("wall", "wall+copy", "event", "kernel")
 ENOUGH = 10.0
 """So many rows of nothing but one class give half of a voice: rows err by some 0.3 in the log, GPUs
 differ by some 0.1."""
-REACH = 0.5
+HUBER_CUT_OFF = 0.5
 """A term pulls the mean no more than one that is so far from it, in the log."""
 CHUNK = 1024
 
@@ -162,7 +162,7 @@ def _mean(gpus: Sequence[TableTerms]) -> dict[str, float]:
     total = weight.sum(axis=0)
     middle = (weight * terms).sum(axis=0) / np.maximum(total, 1e-12)
     for _ in range(50):
-        near = np.clip(terms, middle - REACH, middle + REACH)
+        near = np.clip(terms, middle - HUBER_CUT_OFF, middle + HUBER_CUT_OFF)
         middle = (weight * near).sum(axis=0) / np.maximum(total, 1e-12)
     known = total > 0
     names = zip(KERNEL_CLASSES, middle, known, strict=True)

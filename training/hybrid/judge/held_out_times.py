@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import FEATURE_NAMES, N_KINDS
-from dippm.estimate.models.kernel_law import distance, guarded, tree_share
+from dippm.estimate.models.kernel_law import blend_factor, clip_to_trees, tree_share
 from training.hybrid.fit.batches import Batch, Batches, Indices
 from training.hybrid.fit.folds import Runner, Task
 from training.hybrid.fit.mixture import TREES, Mixture
@@ -68,7 +68,7 @@ def shared_log_slowdown(
     free = network.log_slowdown(batch).numpy().astype(np.float64)
     by_trees = trees.log_slowdown(batch.features.numpy())
     row = batch.row.numpy()
-    held = free + distance(novelty)[row] * (guarded(free, by_trees) - free)
+    held = free + blend_factor(novelty)[row] * (clip_to_trees(free, by_trees) - free)
     of_trees = tree_share(novelty, mixture.network_weight)[row]
     return np.asarray(held + of_trees * (by_trees - held))
 

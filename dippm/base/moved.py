@@ -54,6 +54,7 @@ _SECTIONS = {
     "estimate.models.checkpoint_schemas": "step_schemas",
     "estimate.models.footprint": "node_program widths",
     "estimate.models.law_kernels": "message_passing",
+    "estimate.models.monotonic_bounds": "order",
     "estimate.models.pmgns": "pmgns_inputs",
     "estimate.models.power": "energy_shares",
     "estimate.pretrained.checkpoint": "weights",

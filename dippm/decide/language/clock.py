@@ -27,8 +27,8 @@ from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.kernel_law import KernelLaw
 from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.estimate.models.law_kernels import LawKernels
+from dippm.estimate.models.monotonic_bounds import MonotonicBounds
 from dippm.estimate.models.novelty import Novelty
-from dippm.estimate.models.order import Order
 from dippm.estimate.models.ordered_times import OrderedTimes
 
 
@@ -86,7 +86,7 @@ class KernelClock:
         assert isinstance(law, KernelLaw)
         self._law = replace(law, effects=GpuEffects({}, {}), heads={}) if shared else law
         self._corrections = corrections if shared else None
-        self._order = _GpusInOrder(hybrid.config["seen"]["often"])
+        self._bounds = _BoundsOfGpus(hybrid.config["seen"]["often"])
         self._conditions = conditions.replace(
             device=with_eight_bits(conditions.device), batch=1, mig=None
         )
@@ -115,7 +115,7 @@ class KernelClock:
     def _timed(self, kernel: Kernel) -> KernelTime:
         table = KernelTable.of_kernels([kernel])
         kernels = LawKernels.of(KernelGraph.of(table, ROUNDS))
-        ordered = OrderedTimes(self._law, self._order, lambda _: kernels, 1)
+        ordered = OrderedTimes(self._law, self._bounds, lambda _: kernels, 1)
         found = ordered.at(self._conditions)
         ms = found.device_ms
         if self._corrections is not None:
@@ -133,8 +133,8 @@ class KernelClock:
         return cold / self.view.bytes_per_ms
 
 
-class _GpusInOrder(Order):
-    """Order over GPUs only: half precision is not compared with another format."""
+class _BoundsOfGpus(MonotonicBounds):
+    """Bounds between GPUs only: half precision is not compared with another format."""
 
     def never_faster(self, device: Device, precision: Precision) -> tuple[Precision, ...]:
         """Return nothing."""

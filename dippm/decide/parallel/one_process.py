@@ -158,7 +158,8 @@ def shard_times_ms(
             tables[precision] = part, LawKernels.of(KernelGraph.of(part, ROUNDS))
         return tables[precision][1]
 
-    law = OrderedTimes(predictor.law, predictor.order, kernels_of, c.batch, predictor.boards)
+    bounds = predictor.monotonic_bounds
+    law = OrderedTimes(predictor.law, bounds, kernels_of, c.batch, predictor.boards)
     times = law.at(c).kernel_ms
     table = tables[same_arithmetic(c.device, c.precision)[0]][0]
     sums = np.bincount(table.node, times, len(graph.nodes))

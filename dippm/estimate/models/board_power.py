@@ -24,7 +24,7 @@ from dippm.devices import Device, find
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel_features import DeviceView
 from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.models.order import FORMATS, is_sibling
+from dippm.estimate.models.monotonic_bounds import FORMATS, is_sibling
 from dippm.estimate.models.power import PowerModel, work_ms
 from dippm.estimate.models.power_limit import fitted
 

@@ -72,8 +72,8 @@ from dippm.estimate.models.intervals import Z99 as Z99
 from dippm.estimate.models.kernel_law import LAW_VERSION, KernelTimes, Law
 from dippm.estimate.models.law_kernels import LawKernels
 from dippm.estimate.models.memory_answer import MemoryAnswers
+from dippm.estimate.models.monotonic_bounds import MonotonicBounds
 from dippm.estimate.models.operator_rows import operator_rows
-from dippm.estimate.models.order import Order
 from dippm.estimate.models.ordered_times import OrderedTimes
 from dippm.estimate.models.phases import phase_model
 from dippm.estimate.models.power import (
@@ -118,7 +118,7 @@ class Hybrid:
         self.power = PowerModel(**{**power, "coefficients": tuple(power["coefficients"])})
         intervals = config["intervals"]["latency_ms"]
         self.intervals = IntervalLaw(tuple(intervals["coefficients"]), intervals["quantile"])
-        self.order = Order(config["seen"]["often"])
+        self.monotonic_bounds = MonotonicBounds(config["seen"]["often"])
         self.boards = BoardPower(self.power, config["seen"]["often"])
         self._parts = GraphParts(self.phase)
         self._memory_answers = MemoryAnswers(self.memory, self._parts)
@@ -351,7 +351,7 @@ class Hybrid:
         self._refuse(c)
         table, _ = self._kernels(graph, c)
         _check_batch(table, c)
-        ordered = OrderedTimes(self.law, self.order, self._kernels_of(graph), c.batch)
+        ordered = OrderedTimes(self.law, self.monotonic_bounds, self._kernels_of(graph), c.batch)
         # A measurement says itself what a power limit does, and how a GPU compares with others.
         times = ordered.at(c.replace(device=_with_no_offsets(c.device))).kernel_ms
         _, host = self._host(c.host, c.device)
@@ -364,7 +364,8 @@ class Hybrid:
     def _times(self, graph: ModelGraph, c: Conditions) -> KernelTimes:
         """Return the times of the law within what order and power limits allow."""
         kernels_of = self._kernels_of(graph)
-        return OrderedTimes(self.law, self.order, kernels_of, c.batch, self.boards).at(c)
+        bounds = self.monotonic_bounds
+        return OrderedTimes(self.law, bounds, kernels_of, c.batch, self.boards).at(c)
 
     def _kernels_of(self, graph: ModelGraph) -> Callable[[Conditions], LawKernels]:
         return lambda asked: self._kernels(graph, asked)[1]

@@ -1,8 +1,9 @@
-"""`OrderedTimes`: the law's times at one batch, within what `dippm.estimate.models.order` allows.
+"""`OrderedTimes`: the law's times at one batch, within its monotonic bounds.
 
-A bound is an ordered time itself: of another format, of the whole GPU for a slice, of a neighbour
-that has neighbours of its own. Many of them share theirs, so all points that a question leads to
-are collected first, those of the same kernels go through the law at once, and none twice.
+A bound is an ordered time itself: that of another format, of the whole GPU for a slice, or of a
+neighbouring GPU, which has neighbours of its own. Many points share their bounds, so all points
+that a question leads to are collected first; those with the same kernels go through the law at
+once, and none twice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dippm.estimate.features.kernel_features import DeviceView
 from dippm.estimate.models.board_power import BoardPower
 from dippm.estimate.models.kernel_law import Floats, KernelTimes, Law, Place
 from dippm.estimate.models.law_kernels import Integers, LawKernels
-from dippm.estimate.models.order import Order, is_same_chip
+from dippm.estimate.models.monotonic_bounds import MonotonicBounds, is_same_chip
 
 Point = tuple[Device, Precision, MigProfile | None, Mode]
 """Identity of the device, precision or the first that is the same, slice, mode."""
@@ -36,12 +37,12 @@ _SLOWER_COMPILED = np.array([row.slower_compiled for row in KERNEL_CLASSES.value
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The points whose ordered times bound those of another one.
+    """The points whose ordered times bound those of another point.
 
     Attributes:
-        slower: in all, it takes no longer than each of these.
-        larger: no kernel takes less than on these.
-        smaller: no kernel takes longer than on these.
+        slower: points whose total time is an upper bound of its total time.
+        larger: points whose kernel times are lower bounds of its kernel times.
+        smaller: points whose kernel times are upper bounds of its kernel times.
     """
 
     slower: Sequence[Conditions]
@@ -50,25 +51,26 @@ class Bounds:
 
 
 class OrderedTimes:
-    """Times of one model at one batch, for one question after the other.
+    """Times of one model at one batch; results are kept between questions.
 
     Args:
-        law: says what kernels take by themselves.
-        order: of formats and GPUs.
-        kernels_of: the model's kernels under some conditions.
-        batch: samples.
-        boards: what low power limits do; None if nothing is known of them.
+        law: law of the kernels' unbounded times.
+        monotonic_bounds: formats and GPUs that bound each other's times.
+        kernels_of: function that returns the model's kernels under some conditions.
+        batch: batch size in samples.
+        boards: effect of low power limits; None if it is not known.
     """
 
     def __init__(
         self,
         law: Law,
-        order: Order,
+        monotonic_bounds: MonotonicBounds,
         kernels_of: Callable[[Conditions], LawKernels],
         batch: int,
         boards: BoardPower | None = None,
     ) -> None:
-        self._law, self._order, self._boards = law, order, boards
+        self._law, self._boards = law, boards
+        self._monotonic_bounds = monotonic_bounds
         self._kernels_of, self._batch = kernels_of, batch
         self._bounds: dict[Point, Bounds] = {}
         self._lone: dict[Point, KernelTimes] = {}
@@ -90,22 +92,22 @@ class OrderedTimes:
         return _of(found, np.where(others[0], most_ms / mine_ms, 1.0) * found.kernel_ms)
 
     def _in_its_mode(self, c: Conditions) -> KernelTimes:
-        """Return the times within what other formats, GPUs and the board's limit allow."""
+        """Return the times within the bounds of other formats, other GPUs and the power limit."""
         siblings = self._boards.siblings(c) if self._boards else ()
         asked: dict[Point, Conditions] = {}
         for one in (c, *siblings):
             self._collect(one, asked)
         self._evaluate(asked)
-        return self._limited(c, self._order_of(c), siblings)
+        return self._limited(c, self._ordered_at(c), siblings)
 
     def _limited(
         self, c: Conditions, found: KernelTimes, siblings: Sequence[Conditions]
     ) -> KernelTimes:
-        """Slow kernels down by what the power limit of their board does."""
+        """Slow kernels down as the power limit of their board does."""
         if self._boards is None or not siblings or found.device_ms <= 0.0:
             return found
         there = [
-            (s.device, self._kernels_of(s).graph, self._order_of(s).device_ms) for s in siblings
+            (s.device, self._kernels_of(s).graph, self._ordered_at(s).device_ms) for s in siblings
         ]
         limited = self._boards.limited(c, self._batch, found.device_ms, there)
         if limited is None:
@@ -114,7 +116,7 @@ class OrderedTimes:
         return replace(slowed, limited=limited)
 
     def _collect(self, c: Conditions, asked: dict[Point, Conditions]) -> None:
-        """Note the bounds of a point and of all that they lead to, and which ask the law."""
+        """Note the bounds of a point and of all points they lead to, and which ones ask the law."""
         point = self._point(c)
         if point in self._bounds:
             return
@@ -130,12 +132,12 @@ class OrderedTimes:
             self._collect(found, asked)
 
     def _bounds_of(self, c: Conditions) -> Bounds:
-        formats = self._order.never_faster(c.device, c.precision)
+        formats = self._monotonic_bounds.never_faster(c.device, c.precision)
         has = supported_precisions(c.device, c.runtime)
         slower = [c.replace(precision=precision) for precision in formats if precision in has]
         if c.device.calibration is not None:
             return Bounds(slower, (), ())
-        smaller, larger = self._order.neighbours(c.device, c.precision)
+        smaller, larger = self._monotonic_bounds.neighbours(c.device, c.precision)
         if c.mig is not None:
             whole = [c.replace(mig=None)] if smaller or larger else []
             return Bounds(slower, whole, ())
@@ -146,7 +148,7 @@ class OrderedTimes:
         )
 
     def _evaluate(self, asked: dict[Point, Conditions]) -> None:
-        """Ask the law for what each point takes by itself, all points of some kernels at once."""
+        """Ask the law for the unbounded times, at once for all points with the same kernels."""
         groups: dict[int, tuple[LawKernels, list[Point], list[Place]]] = {}
         for point, c in asked.items():
             kernels = self._kernels_of(c)
@@ -170,7 +172,7 @@ class OrderedTimes:
                 self._lone[point] = self._left_alone(c, self._lone[point])
 
     def _left_alone(self, c: Conditions, found: KernelTimes) -> KernelTimes:
-        """Give what a compiler leaves alone the time that it takes in eager mode.
+        """Give kernels that a compiler leaves alone the time that they take in eager mode.
 
         Such kernels are the same in both modes, and come in the same order.
         """
@@ -187,7 +189,7 @@ class OrderedTimes:
         graph = self._kernels_of(c).graph
         return graph.table.kind[graph.class_of]
 
-    def _order_of(self, c: Conditions) -> KernelTimes:
+    def _ordered_at(self, c: Conditions) -> KernelTimes:
         point = self._point(c)
         known = self._ordered.get(point)
         if known is not None:
@@ -195,20 +197,20 @@ class OrderedTimes:
         lone, bounds = self._lone[self._arithmetic(c)], self._bounds[point]
         times = self._no_slower(lone.kernel_ms, bounds)
         for larger in bounds.larger:
-            times = np.maximum(times, self._order_of(larger).kernel_ms)
+            times = np.maximum(times, self._ordered_at(larger).kernel_ms)
         for smaller in bounds.smaller:
-            times = np.minimum(times, self._order_of(smaller).kernel_ms)
-        for larger in bounds.larger:  # a measured board of the chip says more than other chips
+            times = np.minimum(times, self._ordered_at(smaller).kernel_ms)
+        for larger in bounds.larger:  # a measured board of the same chip overrides other chips
             if is_same_chip(c.device, larger.device):
-                times = np.maximum(times, self._order_of(larger).kernel_ms)
-        # kernel by kernel a larger GPU may have raised the sum above that of another format
+                times = np.maximum(times, self._ordered_at(larger).kernel_ms)
+        # lower bounds by kernel may have raised the sum above that of another format
         self._ordered[point] = found = _of(lone, self._no_slower(times, bounds))
         return found
 
     def _no_slower(self, times: Floats, bounds: Bounds) -> Floats:
-        """Return times whose sum is at most that of each format which bounds them."""
+        """Return times scaled so that their sum exceeds that of no slower format."""
         for slower in bounds.slower:
-            most_ms = self._order_of(slower).device_ms
+            most_ms = self._ordered_at(slower).device_ms
             times = times * min(1.0, most_ms / max(float(times.sum()), 1e-12))
         return times
 

@@ -24,8 +24,8 @@ from dippm.estimate.models.intervals import LEAST_NOVELTY, SEEN, UNSEEN
 from dippm.estimate.models.kernel_law import Place
 from dippm.estimate.models.kernel_network import ROUNDS, member_shapes
 from dippm.estimate.models.law_kernels import LawKernels
+from dippm.estimate.models.monotonic_bounds import HALF, WIDE
 from dippm.estimate.models.novelty import TENSOR, MeasuredModels, shares_of
-from dippm.estimate.models.order import HALF, WIDE
 from dippm.estimate.models.targets import TARGETS
 from dippm.estimate.prediction import Prediction, Provenance
 from dippm.model.graph.model_graph import ModelGraph

@@ -53,7 +53,7 @@ def ordered(law: Counting) -> OrderedTimes:
             held[c.precision] = LawKernels.of(KernelGraph.of(table, ROUNDS))
         return held[c.precision]
 
-    return OrderedTimes(law, pretrained.load().predictor.order, kernels_of, 8)
+    return OrderedTimes(law, pretrained.load().predictor.monotonic_bounds, kernels_of, 8)
 
 
 def test_no_point_is_evaluated_twice(law: Counting) -> None:

@@ -22,8 +22,8 @@ from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.intervals import FEATURES as INTERVAL_FEATURES
 from dippm.estimate.models.intervals import SEEN, UNSEEN
+from dippm.estimate.models.monotonic_bounds import HALF, WIDE
 from dippm.estimate.models.novelty import TENSOR
-from dippm.estimate.models.order import HALF, WIDE
 from dippm.estimate.models.step_law import N_STEP_FEATURES
 from dippm.estimate.models.training_memory import TrainingFootprint, TrainingMemory
 from dippm.model.graph import build

@@ -15,7 +15,7 @@ from dataset.measured.nodes import GraphBuilder
 from dippm.devices import all_devices, find
 from dippm.estimate import pretrained
 from dippm.estimate.conditions import PRECISIONS, Conditions
-from dippm.estimate.models.order import neighbours
+from dippm.estimate.models.monotonic_bounds import neighbours
 from dippm.model.graph import ModelGraph
 
 BATCHES = (1, 64, 1024)

@@ -25,8 +25,8 @@ from dippm.estimate.models.intervals import GROUPS, LEAST_NOVELTY
 from dippm.estimate.models.kernel_law import Place, blend_factor
 from dippm.estimate.models.kernel_trees import KernelTrees
 from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.models.monotonic_bounds import FORMATS
 from dippm.estimate.models.novelty import MeasuredModels
-from dippm.estimate.models.order import FORMATS
 from dippm.estimate.models.power import SHARES, PowerModel
 from dippm.model.graph.float_type import in_float32
 from dippm.model.graph.model_graph import ModelGraph

@@ -24,7 +24,7 @@ from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.intervals import IntervalLaw
 from dippm.estimate.models.kernel_law import KernelLaw
 from dippm.estimate.models.memory import MemoryModel
-from dippm.estimate.models.order import FORMATS
+from dippm.estimate.models.monotonic_bounds import FORMATS
 from dippm.estimate.models.power import PowerModel
 from dippm.model.graph.model_graph import GRAPH_VERSION
 from training.hybrid.fit.batches import Batches, Indices

@@ -1,4 +1,4 @@
-"""What physics orders, whatever a network has learned: formats on a GPU, and GPUs.
+"""Which formats and GPUs bound each other's times, whatever a network has learned.
 
 A library that may use a wide unit for a kernel can still take the narrow one, and a GPU with more
 of everything can do all that a smaller one does. Measurements bound the first rule: on a GPU whose
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dippm.devices import Device, all_devices, find
 from dippm.estimate.conditions import Precision, supported_precisions
 
-Neighbours = tuple[tuple[Device, ...], tuple[Device, ...]]
-"""The smaller GPUs next to one, and the larger ones."""
+BoundingGpus = tuple[tuple[Device, ...], tuple[Device, ...]]
+"""The nearest smaller GPUs and the nearest larger ones."""
 _FIGURES = ("sm_count", "bandwidth_gb_s", "l2_mb")
 WIDE, HALF = "32 bits", "16 bits"
 FORMATS: dict[Precision, str] = {
@@ -28,7 +28,7 @@ FORMATS: dict[Precision, str] = {
     "int8": HALF,
     "fp8": HALF,
 }
-"""Width of what matrix products read; a GPU that was measured in one says nothing of the other."""
+"""Width of the operands of matrix products; measurements of one width say nothing of the other."""
 _CONVERTED: dict[Precision, tuple[Precision, Precision]] = {
     "fp16": ("amp", "fp32"),
     "bf16": ("amp-bf16", "fp32"),
@@ -44,7 +44,7 @@ def never_faster(device: Device, precision: Precision) -> tuple[Precision, ...]:
     return (autocast, plain) if has_unit else (autocast,)
 
 
-def neighbours(device: Device, measured: Iterable[str], precision: Precision) -> Neighbours:
+def neighbours(device: Device, measured: Iterable[str], precision: Precision) -> BoundingGpus:
     """Return the GPUs next to one: (next smaller, next larger measured one).
 
     A smaller one has less of everything or the same; of those the largest are returned, since they
@@ -93,22 +93,22 @@ def _has_more(device: Device, other: Device) -> bool:
     return all(rates.get(name, 0.0) >= rate for name, rate in other.peak_tflops.items())
 
 
-class Order:
-    """The order of the formats and GPUs of one predictor; what it finds for a GPU it keeps.
+class MonotonicBounds:
+    """The formats and GPUs that bound each other's times in one predictor; results are kept.
 
     Args:
-        measured: names of the GPUs that were measured often enough, by WIDE and HALF.
+        measured: names of the GPUs with enough measurements, by WIDE and HALF.
     """
 
     def __init__(self, measured: Mapping[str, Sequence[str]]) -> None:
         self._measured = measured
-        self._known: dict[tuple[Device, Precision], Neighbours] = {}
+        self._known: dict[tuple[Device, Precision], BoundingGpus] = {}
 
     def never_faster(self, device: Device, precision: Precision) -> tuple[Precision, ...]:
-        """Return what the function of this name does."""
+        """Return the precisions that are never faster, see the function of this name."""
         return never_faster(device, precision)
 
-    def neighbours(self, device: Device, precision: Precision) -> Neighbours:
+    def neighbours(self, device: Device, precision: Precision) -> BoundingGpus:
         """Return the (smaller, larger) GPUs next to one, see the function of this name."""
         key = device, precision
         if key not in self._known:

@@ -84,7 +84,7 @@ class KernelClock:
         shared = software != "eager"
         law = hybrid.law
         assert isinstance(law, KernelLaw)
-        self._law = replace(law, effects=GpuEffects({}, {}), heads={}) if shared else law
+        self._law = replace(law, effects=GpuEffects({}, {}), table_heads={}) if shared else law
         self._corrections = corrections if shared else None
         self._bounds = _BoundsOfGpus(hybrid.config["seen"]["often"])
         self._conditions = conditions.replace(

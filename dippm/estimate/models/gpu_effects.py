@@ -46,27 +46,29 @@ class GpuEffects:
     """The effects of measured GPUs, and what others take.
 
     Args:
-        of_gpus: by (GPU, mode): log slow-down, shape (classes, len(EFFECT_UNITS)).
-        usual: by (memory family or ANY_MEMORY, mode): the same for a GPU that was not measured.
+        of_gpus: log slow-downs by (GPU, mode), shape (classes, len(EFFECT_UNITS)).
+        defaults: log slow-downs of GPUs that were not measured, by (memory family or ANY_MEMORY,
+            mode).
         laboratory_log_sd: standard deviation of the log time between laboratories.
-        headed: (GPU, mode) whose answers mean what one laboratory measured, see `KernelLaw.heads`.
-        laboratories: by kind of board: mean log slow-down of the laboratories that measured such
-            boards; a GPU that was not measured takes it.
-        kernel_timer: what the sum of the times of kernels adds to what a clock around a pass reads,
-            log.
+        with_table_head: each (GPU, mode) whose answers mean what one laboratory measured, see
+            `KernelLaw.table_heads`.
+        laboratories: mean log slow-down of the laboratories by kind of board, which a GPU that was
+            not measured takes.
+        kernel_timer: log ratio of the sum of the times of kernels to a clock around a pass.
     """
 
     def __init__(
         self,
         of_gpus: Mapping[tuple[str, str], Floats],
-        usual: Mapping[tuple[str, str], Floats],
+        defaults: Mapping[tuple[str, str], Floats],
         laboratory_log_sd: float = 0.0,
-        headed: Collection[tuple[str, str]] = (),
+        with_table_head: Collection[tuple[str, str]] = (),
         laboratories: Mapping[str, float] | None = None,
         kernel_timer: float = 0.0,
     ) -> None:
-        self.of_gpus, self.usual = of_gpus, usual
-        self.laboratory_log_sd, self.headed = laboratory_log_sd, frozenset(headed)
+        self.of_gpus, self.defaults = of_gpus, defaults
+        self.laboratory_log_sd = laboratory_log_sd
+        self.with_table_head = frozenset(with_table_head)
         self.laboratories, self.kernel_timer = dict(laboratories or {}), kernel_timer
 
     @classmethod
@@ -79,40 +81,44 @@ class GpuEffects:
         if "effects" in law:
             lines = law["effects"]
             of_gpus = {(line["device"], line["mode"]): _array(line["units"]) for line in lines}
-            defaults = law["default_effects"]
-            usual = {(line["memory"], line["mode"]): _array(line["units"]) for line in defaults}
-            headed = [(line["device"], line["mode"]) for line in law.get("heads") or ()]
+            defaults = {
+                (line["memory"], line["mode"]): _array(line["units"])
+                for line in law["default_effects"]
+            }
+            with_table_head = [(line["device"], line["mode"]) for line in law.get("heads") or ()]
             spread = _between_laboratories(law["effect_spread"])
             return cls(
                 of_gpus,
-                usual,
+                defaults,
                 spread,
-                headed,
+                with_table_head,
                 law.get("laboratories"),
                 law.get("kernel_timer", 0.0),
             )
-        of_gpus = {(line["device"], line["mode"]): _alike(line["terms"]) for line in law["tables"]}
-        usual = {
-            (family, mode): _alike(added)
-            for family, modes in law["usual"].items()
-            for mode, added in modes.items()
+        of_gpus = {
+            (line["device"], line["mode"]): _same_for_units(line["terms"]) for line in law["tables"]
         }
-        return cls(of_gpus, usual)
+        defaults = {
+            (family, mode): _same_for_units(offsets)
+            for family, modes in law["usual"].items()
+            for mode, offsets in modes.items()
+        }
+        return cls(of_gpus, defaults)
 
     def of(self, c: Conditions) -> Floats:
         """Return the effects under some conditions, shape (classes, len(EFFECT_UNITS))."""
         found = self.of_gpus.get((c.device.measured_name, c.mode))
         if found is None:
             family = c.device.memory_family or ANY_MEMORY
-            found = self.usual.get((family, c.mode), _NONE)
+            found = self.defaults.get((family, c.mode), _NONE)
             found = found + self.laboratories.get(kind_of_board(c.device), 0.0)
             if not _has_tensor_cores(c.device):
                 found[:, _HALF] = found[:, _FP32]
         return found + self.kernel_timer if c.timer == "kernel" else found
 
     def has_head(self, c: Conditions) -> bool:
-        """Tell whether answers mean what one laboratory measured, see `KernelLaw.heads`."""
-        return (c.device.measured_name, c.mode) in self.headed
+        """Tell whether answers mean what one laboratory measured, see `KernelLaw.table_heads`."""
+        return (c.device.measured_name, c.mode) in self.with_table_head
 
     def log_sd(self, c: Conditions) -> float:
         """Return what is not known of the laboratory of a question, standard deviation, log.
@@ -197,7 +203,7 @@ def _array(units: Mapping[str, Mapping[str, float]]) -> Floats:
     return np.stack([by_class(units.get(unit, {})) for unit in EFFECT_UNITS], axis=1)
 
 
-def _alike(terms: Mapping[str, float]) -> Floats:
+def _same_for_units(terms: Mapping[str, float]) -> Floats:
     """Return log slow-downs by name of class as an array: the same for all units."""
     return np.repeat(by_class(terms)[:, None], len(EFFECT_UNITS), axis=1)
 

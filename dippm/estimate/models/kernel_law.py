@@ -27,7 +27,12 @@ from dippm.estimate.features.kernel_features import (
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.board_power import Limited
 from dippm.estimate.models.gpu_effects import GpuEffects
-from dippm.estimate.models.kernel_network import Array, KernelNetwork, heads_of, static_features
+from dippm.estimate.models.kernel_network import (
+    Array,
+    KernelNetwork,
+    read_table_heads,
+    static_features,
+)
 from dippm.estimate.models.kernel_trees import KernelTrees
 from dippm.estimate.models.law_kernels import LawKernels
 from dippm.estimate.models.novelty import MeasuredModels, Novelty, shares_of
@@ -114,8 +119,8 @@ class KernelLaw:
         known: devices of which anything was measured; the networks see descriptors of no other.
         lowest, highest: log slow-down by class that measured rows had, (classes,).
         effects: of GPUs.
-        heads: by (GPU, mode): what its newest table adds to the last layer of each network,
-            (members, width).
+        table_heads: weights that the newest table of a (GPU, mode) adds to the last layer of each
+            network, (members, width).
         residuals: what the networks left over of the rows that trained, of the newest tables.
     """
 
@@ -127,7 +132,7 @@ class KernelLaw:
     lowest: Floats
     highest: Floats
     effects: GpuEffects
-    heads: Mapping[tuple[str, str], Array]
+    table_heads: Mapping[tuple[str, str], Array]
     residuals: MeasuredResiduals
 
     @classmethod
@@ -140,7 +145,7 @@ class KernelLaw:
         law = config["law"]
         bounds = np.array([law["range"][name] for name in KERNEL_CLASSES], dtype=np.float64)
         network = KernelNetwork.from_tensors(tensors, law["members"])
-        with_heads = [
+        with_table_head = [
             (own["device"], own["mode"]) for own in law.get("heads", law.get("tables", ()))
         ]
         return cls(
@@ -152,7 +157,7 @@ class KernelLaw:
             lowest=bounds[:, 0],
             highest=bounds[:, 1],
             effects=GpuEffects.from_law(law),
-            heads=heads_of(tensors, law["members"], with_heads, network.width),
+            table_heads=read_table_heads(tensors, law["members"], with_table_head, network.width),
             residuals=MeasuredResiduals.from_checkpoint(
                 tensors,
                 law.get("residuals", ()),
@@ -290,8 +295,8 @@ class KernelLaw:
             log_roofline, graph.count, graph.launches, per_sample * batch + fixed
         )
         known = np.array([place.conditions.device.measured_name in self.known for place in places])
-        heads = self._heads(places)
-        network = self.network.log_slowdown(features, static, kernels, known, heads)
+        table_heads = self._table_heads_at(places)
+        network = self.network.log_slowdown(features, static, kernels, known, table_heads)
         network = network.transpose(0, 2, 1)
         by_trees = self.trees.log_slowdown(features.reshape(-1, features.shape[2]))
         trees = by_trees.reshape(features.shape[:2])[kernels.inverse].T
@@ -299,13 +304,13 @@ class KernelLaw:
         held = free + blend_factor(novelty)[:, None] * (clip_to_trees(free, trees) - free)
         return np.concatenate([held, trees[None]])
 
-    def _heads(self, places: Sequence[Place]) -> Array | None:
+    def _table_heads_at(self, places: Sequence[Place]) -> Array | None:
         """Return what tables add to the last layer at each place, (members, D, width)."""
         asked = [(p.conditions.device.measured_name, p.conditions.mode) for p in places]
-        if not any(key in self.heads for key in asked):
+        if not any(key in self.table_heads for key in asked):
             return None
         nothing = np.zeros((len(self.network.members), self.network.width), dtype=np.float32)
-        return np.stack([self.heads.get(key, nothing) for key in asked], axis=1)
+        return np.stack([self.table_heads.get(key, nothing) for key in asked], axis=1)
 
     def _weights(self, of_trees: Floats) -> Floats:
         """Return the weights of members and trees at each place, (members + 1, D)."""

@@ -26,7 +26,7 @@ from dippm.estimate.models.law_kernels import LawKernels
 
 Array = NDArray[np.float32]
 ROUNDS = 3
-"""GraphSAGE blocks: how far a kernel looks along the data flow."""
+"""Number of GraphSAGE blocks: how far information travels along the data flow."""
 
 SLOWDOWN_RANGE = (-1.5, 5.0)
 """Clamp of the log slow-down: Winograd convolutions beat the roofline, strided copies of small
@@ -97,7 +97,7 @@ class KernelNetwork:
         static: Array,
         kernels: LawKernels,
         known: NDArray[np.bool_] | None = None,
-        heads: Array | None = None,
+        table_heads: Array | None = None,
     ) -> Array:
         """Return one value per member, kernel and place, shape (members, C, D).
 
@@ -109,11 +109,11 @@ class KernelNetwork:
             known: places whose device trained, shape (D,); None for all. The descriptors of others
                 are hidden, as training hides those of some rows: what a network makes of figures
                 that it never saw depends on its seed.
-            heads: what the table of measurements of each place adds to the weights of the last
-                layer, (members, D, width); None for nothing.
+            table_heads: weights that the table of measurements of each place adds to those of the
+                last layer, (members, D, width); None for nothing.
         """
         with _one_blas_thread:
-            return self._log_slowdown(features, static, kernels, known, heads)
+            return self._log_slowdown(features, static, kernels, known, table_heads)
 
     def _log_slowdown(
         self,
@@ -121,7 +121,7 @@ class KernelNetwork:
         static: Array,
         kernels: LawKernels,
         known: NDArray[np.bool_] | None,
-        heads: Array | None,
+        table_heads: Array | None,
     ) -> Array:
         w, members = self.stacked, len(self.members)
         unique, places, _ = features.shape
@@ -144,15 +144,18 @@ class KernelNetwork:
             z += as_rows(h) @ w[f"{into}r.weight"]
             z += as_rows(kernels.outward.mean(h)) @ w[out]
             h += _silu(z, w[f"{into}l.bias"]).reshape(h.shape)
-        told = (static - w["static_mean"]) / w["static_scale"]
+        # the head's input is (kernel state, static features); the static part is computed once
+        scaled = (static - w["static_mean"]) / w["static_scale"]
         head = w["head.weight"]
-        said = told @ head[:, width:] + w["head.bias"]
+        of_static = scaled @ head[:, width:] + w["head.bias"]
         z = as_rows(h) @ head[:, :width]
-        z = _silu(z.reshape(members, size, places * width), said.reshape(members, 1, -1))
+        z = _silu(z.reshape(members, size, places * width), of_static.reshape(members, 1, -1))
         low, high = SLOWDOWN_RANGE
         found = (as_rows(z) @ w["last.weight"] + w["last.bias"]).reshape(members, size, places)
-        if heads is not None:
-            found += np.einsum("mcdw,mdw->mcd", z.reshape(members, size, places, width), heads)
+        if table_heads is not None:
+            found += np.einsum(
+                "mcdw,mdw->mcd", z.reshape(members, size, places, width), table_heads
+            )
         return np.asarray(np.clip(found, low, high))
 
 
@@ -213,10 +216,10 @@ def static_features(
     return np.stack(rows, axis=-1).astype(np.float32)
 
 
-def heads_of(
+def read_table_heads(
     tensors: Mapping[str, Any], members: int, keys: Sequence[tuple[str, str]], width: int
 ) -> dict[tuple[str, str], Array]:
-    """Return what tables add to the last layer, (members, width) each, of "<member>.heads".
+    """Return the weights that tables add to the last layer, (members, width) each.
 
     Args:
         tensors: of a checkpoint.

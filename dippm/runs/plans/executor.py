@@ -39,7 +39,7 @@ class WorkloadExecutor:
         options: options of the plan.
         writer: records the status of rows.
         journal: records what a crash would have to undo.
-        interrupts: signals that request_end to end.
+        interrupts: signals that ask the plan to end.
         observer: is notified of progress.
     """
 

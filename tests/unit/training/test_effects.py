@@ -163,7 +163,7 @@ def test_an_unmeasured_board_takes_what_laboratories_with_boards_of_its_kind_add
     assert found.laboratories["desktop"] < -0.02
     assert found.laboratories["data-centre"] == found.laboratories["old-desktop"] > 0.02
     assert found.of_gpus["RTX-3090", "eager"][GEMM, HALF] == pytest.approx(-0.2, abs=0.03)
-    known = GpuEffects(found.of_gpus, found.usual, laboratories=found.laboratories)
+    known = GpuEffects(found.of_gpus, found.defaults, laboratories=found.laboratories)
     unmeasured = {
         gpu: known.of(Conditions(device=find(gpu), precision="fp16"))[GEMM, HALF]
         for gpu in ("RTX-5090", "A10", "A100-40GB")
@@ -186,7 +186,7 @@ def test_what_sums_kernels_and_what_reads_a_clock_are_told_apart() -> None:
                 kernels.append(_kernel(base))
     found = fit_effects(rows, kernels, copy_bytes_per_ms=1e7)
     assert found.kernel_timer == pytest.approx(-0.2, abs=0.05)
-    known = GpuEffects(found.of_gpus, found.usual, kernel_timer=found.kernel_timer)
+    known = GpuEffects(found.of_gpus, found.defaults, kernel_timer=found.kernel_timer)
     device = find("A100-40GB")
     clock, summed = (
         known.of(Conditions(device=device, precision="fp16", timer=timer))[GEMM, HALF]

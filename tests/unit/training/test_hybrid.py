@@ -497,7 +497,7 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint, far)
     law = replace(
         loaded.law,
         effects=GpuEffects({}, {}),
-        heads={},
+        table_heads={},
         residuals=replace(loaded.law.residuals, groups={}),
         measured=measured,
     )

@@ -164,7 +164,7 @@ def _effects_part(found: Effects) -> dict[str, Any]:
         ],
         "default_effects": [
             {"memory": memory, "mode": mode, "units": named_effects(array)}
-            for (memory, mode), array in sorted(found.usual.items())
+            for (memory, mode), array in sorted(found.defaults.items())
         ],
         "effect_spread": {name: round(value, 4) for name, value in found.sd.items()},
         "laboratories": {kind: round(added, 5) for kind, added in found.laboratories.items()},

@@ -133,22 +133,22 @@ class RowKernels:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What was found.
+    """The effects of GPUs and laboratories, as fitted.
 
     Attributes:
-        of_gpus: by (GPU, mode), shape (classes, units): what an answer adds.
-        usual: by (memory family or ANY_MEMORY, mode), d: what an answer for a GPU adds that nobody
-            measured.
-        laboratories: by kind of board: what such an answer adds for the laboratories, a and r of a
-            clock.
-        kernel_timer: what an answer for the sum of kernels adds: its r less that of a clock.
+        of_gpus: log slow-down by (GPU, mode), shape (classes, units).
+        defaults: log slow-down (d) of a GPU that was not measured, by (memory family or ANY_MEMORY,
+            mode).
+        laboratories: log slow-down of the laboratories for such a GPU (a and r of a clock), by kind
+            of board.
+        kernel_timer: log slow-down for the sum of kernels: its r less that of a clock.
         sd: standard deviation of each level, log.
-        row_sd: of what is left of a row, by what was measured.
+        row_sd: standard deviation of the residuals of rows, by what was measured.
         terms: every term by its name, level first.
     """
 
     of_gpus: Mapping[tuple[str, Mode], Floats]
-    usual: Mapping[tuple[str, Mode], Floats]
+    defaults: Mapping[tuple[str, Mode], Floats]
     laboratories: Mapping[KindOfBoard, float]
     kernel_timer: float
     sd: Mapping[str, float]
@@ -301,10 +301,10 @@ def fit_effects(
         for kind in set(kinds.tolist()):
             row_sd[kind] = max(LEAST_ROW_SD, float(1.4826 * np.median(left[kinds == kind])))
     known = dict(zip(design.names, found.tolist(), strict=True))
-    headed = {gpu for gpu, _, _ in heads}
-    laboratories = _of_laboratories(rows, known, headed)
+    with_table_head = {gpu for gpu, _, _ in heads}
+    laboratories = _of_laboratories(rows, known, with_table_head)
     return Effects(
-        *_of_gpus(rows, known, headed, laboratories),
+        *_of_gpus(rows, known, with_table_head, laboratories),
         laboratories,
         _of_kernel_timer(known),
         dict(zip(LEVELS, sd.tolist(), strict=True)),
@@ -316,18 +316,18 @@ def fit_effects(
 def _of_gpus(
     rows: Sequence[Row],
     known: Mapping[tuple[Any, ...], float],
-    headed: Collection[str],
+    with_table_head: Collection[str],
     laboratories: Mapping[KindOfBoard, float],
 ) -> tuple[dict[tuple[str, Mode], Floats], dict[tuple[str, Mode], Floats]]:
     """Return what GPUs have of their own, and what others take, from the terms by name."""
     modes: tuple[Mode, ...] = get_args(Mode)
     shape = N_CLASSES, N_EFFECT_UNITS
-    usual = {
+    defaults = {
         (family, mode): np.array([_usual(known, family, mode, *at) for at in np.ndindex(shape)])
         for family in (*get_args(MemoryFamily), ANY_MEMORY)
         for mode in modes
     }
-    usual = {key: found.reshape(shape) for key, found in usual.items()}
+    defaults = {key: found.reshape(shape) for key, found in defaults.items()}
     of_gpus = {}
     measured = {row.device.name: row.device for row in rows}
     named = measured | {
@@ -338,7 +338,7 @@ def _of_gpus(
     for device in named.values():
         chip = chip_of(device)
         of_laboratories = (
-            _of_clock(known, REFERENCE if device.name in headed else OTHERS)
+            _of_clock(known, REFERENCE if device.name in with_table_head else OTHERS)
             if device.name in measured
             else laboratories[kind_of_board(device)]
         )
@@ -350,9 +350,9 @@ def _of_gpus(
                 + known.get(("gpu_mode", device.name, mode, unit), 0.0)
                 for kind, unit in np.ndindex(shape)
             ]
-            of_all = usual[device.memory_family or ANY_MEMORY, mode]
+            of_all = defaults[device.memory_family or ANY_MEMORY, mode]
             of_gpus[device.name, mode] = of_all + of_laboratories + np.reshape(own, shape)
-    return of_gpus, usual
+    return of_gpus, defaults
 
 
 def _of_clock(known: Mapping[tuple[Any, ...], float], which: str) -> float:
@@ -367,10 +367,10 @@ def _of_kernel_timer(known: Mapping[tuple[Any, ...], float]) -> float:
 
 
 def _of_laboratories(
-    rows: Sequence[Row], known: Mapping[tuple[Any, ...], float], headed: Collection[str]
+    rows: Sequence[Row], known: Mapping[tuple[Any, ...], float], with_table_head: Collection[str]
 ) -> dict[KindOfBoard, float]:
     """Return the mean term of laboratories (a), by kind of board, for GPUs that nobody measured."""
-    of_reference = {kind_of_board(row.device) for row in rows if row.device.name in headed}
+    of_reference = {kind_of_board(row.device) for row in rows if row.device.name in with_table_head}
     return {
         kind: _of_clock(known, REFERENCE if kind in of_reference else OTHERS)
         for kind in get_args(KindOfBoard)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from training.hybrid.fit.batches import Batches, Indices
+from training.hybrid.fit.default_offsets import adopt_default_offsets
 from training.hybrid.fit.network import KernelNetwork, NetworkSettings, static_features
-from training.hybrid.fit.usual_terms import adopt_usual_terms
 from training.hybrid.rows.examples import Examples
 
 STEPS = 4000
@@ -111,7 +111,7 @@ def fit(
     with torch.no_grad():
         for kept, now in zip(average, network.parameters(), strict=True):
             now.copy_(kept)
-    adopt_usual_terms(network, examples, train, tables)
+    adopt_default_offsets(network, examples, train, tables)
     return network.eval()
 
 

@@ -23,18 +23,18 @@ from dippm.estimate.models.law_kernels import LawKernels
 from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.fit.batches import Batches
 from training.hybrid.fit.checkpoint_law import _tensors
+from training.hybrid.fit.default_offsets import (
+    TableOffsets,
+    adopt_default_offsets,
+    default_offsets,
+    table_offsets,
+)
 from training.hybrid.fit.folds import Runner, Settings, Task
 from training.hybrid.fit.mixture import GUARDED, SAGE, TREES, Mixture
 from training.hybrid.fit.network import KernelNetwork, NetworkSettings
 from training.hybrid.fit.network_fit import FitSettings, _with_head, predict_log_ms
 from training.hybrid.fit.novelty import measured_tensors
 from training.hybrid.fit.trees import KernelTrees, TreeSettings, predict_trees_log_ms
-from training.hybrid.fit.usual_terms import (
-    TableTerms,
-    adopt_usual_terms,
-    fitted_tables,
-    usual_terms,
-)
 from training.hybrid.judge.calibrated import measured_rows
 from training.hybrid.judge.held_out_times import fitted, held_out_times
 from training.hybrid.rows.examples import Examples, Row, build_examples
@@ -50,67 +50,67 @@ def table(
     mode: Any = "eager",
     timer: Any = "wall",
     of_models: bool = True,
-) -> TableTerms:
-    taught = by_class(dict.fromkeys(terms, rows))
-    return TableTerms(find(gpu), mode, timer, of_models, by_class(terms), taught)
+) -> TableOffsets:
+    support = by_class(dict.fromkeys(terms, rows))
+    return TableOffsets(find(gpu), mode, timer, of_models, by_class(terms), support)
 
 
 def close(**terms: float) -> Any:
     return pytest.approx(terms, abs=1e-4)
 
 
-def test_stacked_memory_and_memory_on_the_board_have_terms_of_their_own() -> None:
-    usual = usual_terms([
+def test_stacked_memory_and_memory_on_the_board_have_offsets_of_their_own() -> None:
+    defaults = default_offsets([
         table("A100-40GB", {A: 0.3, B: 0.1}), table("V100", {A: 0.1}),
         table("RTX-3090", {A: -0.2}), table("T4", {A: -0.3, C: 0.4}),
     ])  # fmt: skip
-    assert usual["stacked"]["eager"] == close(**{A: 0.2, B: 0.1})
-    assert usual["board"]["eager"] == close(**{A: -0.25, C: 0.4})
-    assert usual["any"]["eager"] == close(**{A: -0.025, B: 0.1, C: 0.4})
+    assert defaults["stacked"]["eager"] == close(**{A: 0.2, B: 0.1})
+    assert defaults["board"]["eager"] == close(**{A: -0.25, C: 0.4})
+    assert defaults["any"]["eager"] == close(**{A: -0.025, B: 0.1, C: 0.4})
 
 
 def test_modes_stand_in_for_each_other_and_then_other_kinds_of_memory() -> None:
-    usual = usual_terms([
+    defaults = default_offsets([
         table("RTX-3090", {A: -0.2}), table("RTX-4090", {A: -0.4}, mode="compiled"),
         table("A100-40GB", {A: 0.3}),
     ])  # fmt: skip
-    assert usual["board"] == {"eager": close(**{A: -0.2}), "compiled": close(**{A: -0.4})}
-    assert usual["stacked"]["compiled"] == usual["stacked"]["eager"] == close(**{A: 0.3})
-    alone = usual_terms([table("RTX-3090", {A: -0.2}), table("L4", {B: 0.2}, mode="compiled")])
+    assert defaults["board"] == {"eager": close(**{A: -0.2}), "compiled": close(**{A: -0.4})}
+    assert defaults["stacked"]["compiled"] == defaults["stacked"]["eager"] == close(**{A: 0.3})
+    alone = default_offsets([table("RTX-3090", {A: -0.2}), table("L4", {B: 0.2}, mode="compiled")])
     assert alone["stacked"] == {"eager": close(**{A: -0.2}), "compiled": close(**{B: 0.2})}
-    assert usual_terms([])["board"] == {"eager": {}, "compiled": {}}
+    assert default_offsets([])["board"] == {"eager": {}, "compiled": {}}
 
 
 def test_tables_of_models_speak_before_those_of_operators() -> None:
     """Of a GPU, and of all with the same memory; operators alone speak where there is no model."""
     of_models = [table("RTX-3090", {A: -0.2}, timer="kernel")]
     of_parts = [table(gpu, {A: 0.4}, of_models=False) for gpu in ("RTX-3090", "L4", "A100-40GB")]
-    usual = usual_terms([*of_models, *of_parts])
-    assert usual["board"]["eager"] == close(**{A: -0.2})
-    assert usual["stacked"]["eager"] == close(**{A: 0.4})
+    defaults = default_offsets([*of_models, *of_parts])
+    assert defaults["board"]["eager"] == close(**{A: -0.2})
+    assert defaults["stacked"]["eager"] == close(**{A: 0.4})
 
 
 def test_a_gpu_speaks_once_by_its_best_clock() -> None:
-    usual = usual_terms([
+    defaults = default_offsets([
         table("RTX-3090", {A: 0.1}), table("RTX-3090", {A: 0.3}),
         table("RTX-3090", {A: 0.9, B: 0.9}, timer="kernel"),
         table("T4", {A: 0.4}, timer="wall+copy"), table("T4", {A: -0.9}, timer="kernel"),
     ])  # fmt: skip
-    assert usual["board"]["eager"] == close(**{A: 0.3})
+    assert defaults["board"]["eager"] == close(**{A: 0.3})
 
 
 def test_what_was_hardly_taught_and_what_is_far_off_counts_little() -> None:
     hardly = [table("RTX-3090", {A: 0.1}), table("T4", {A: 0.4}, rows=0.01)]
-    assert usual_terms(hardly)["board"]["eager"][A] == pytest.approx(0.1, abs=0.01)
+    assert default_offsets(hardly)["board"]["eager"][A] == pytest.approx(0.1, abs=0.01)
     odd = [table(gpu, {A: 0.1}) for gpu in ("RTX-3090", "RTX-4090", "L4")] + [table("T4", {A: 9.0})]
-    assert usual_terms(odd)["board"]["eager"][A] == pytest.approx(0.1 + 0.5 / 3, abs=1e-3)
+    assert default_offsets(odd)["board"]["eager"][A] == pytest.approx(0.1 + 0.5 / 3, abs=1e-3)
 
 
 def test_a_gpu_whose_memory_is_not_known_speaks_for_all_alone() -> None:
     strange = replace(table("T4", {A: 0.5}), device=replace(find("T4"), memory_type=None))
-    usual = usual_terms([strange, table("RTX-3090", {A: 0.1})])
-    assert usual["board"]["eager"] == close(**{A: 0.1})
-    assert usual["any"]["eager"] == close(**{A: 0.3})
+    defaults = default_offsets([strange, table("RTX-3090", {A: 0.1})])
+    assert defaults["board"]["eager"] == close(**{A: 0.1})
+    assert defaults["any"]["eager"] == close(**{A: 0.3})
 
 
 GPUS = ("RTX-3090", "RTX-4090", "V100", "RTX-5090", "A100-40GB")
@@ -203,14 +203,14 @@ def of_table(runner: Runner, network: KernelNetwork, gpu: str, mode: str = "eage
 def test_a_gpu_held_out_has_what_its_kind_of_memory_adds(runner, fit) -> None:
     network, _ = fit
     task = fold(runner.examples)
-    tables = fitted_tables([network], runner.examples, task.train, runner.tables)
+    tables = table_offsets([network], runner.examples, task.train, runner.tables)
     assert {t.device.name for t in tables} == {"RTX-3090", "RTX-4090", "V100-SXM2-32GB"}
-    usual = usual_terms(tables)
+    defaults = default_offsets(tables)
     board, stacked = (of_table(runner, network, gpu) for gpu in ("RTX-5090", "A100-40GB"))
     compiled = of_table(runner, network, "RTX-5090", "compiled")
-    assert compiled == pytest.approx(by_class(usual["board"]["compiled"]), abs=1e-6)
-    assert board == pytest.approx(by_class(usual["board"]["eager"]), abs=1e-6)
-    assert stacked == pytest.approx(by_class(usual["stacked"]["eager"]), abs=1e-6)
+    assert compiled == pytest.approx(by_class(defaults["board"]["compiled"]), abs=1e-6)
+    assert board == pytest.approx(by_class(defaults["board"]["eager"]), abs=1e-6)
+    assert stacked == pytest.approx(by_class(defaults["stacked"]["eager"]), abs=1e-6)
     gemm = list(KERNEL_CLASSES).index("gemm")
     assert stacked[gemm] > board[gemm] + 0.05
 
@@ -219,7 +219,7 @@ def test_a_measured_gpu_keeps_its_own_terms(runner, fit) -> None:
     network, _ = fit
     task = fold(runner.examples)
     again = replace_terms(network, network.terms.detach().clone())
-    adopt_usual_terms(again, runner.examples, task.train, runner.tables)
+    adopt_default_offsets(again, runner.examples, task.train, runner.tables)
     for gpu in ("RTX-3090", "RTX-4090", "V100"):
         assert np.array_equal(of_table(runner, again, gpu), of_table(runner, network, gpu))
 
@@ -269,11 +269,11 @@ def test_prediction_says_of_a_gpu_held_out_what_training_said(
 ) -> None:
     network, trees = fit
     task = fold(runner.examples)
-    tables = fitted_tables([network], runner.examples, task.train, runner.tables)
+    tables = table_offsets([network], runner.examples, task.train, runner.tables)
     config = {
         "members": 1, "network_weight": network_weight, "tree_depth": SETTINGS.trees.depth,
         "tree_reach": SETTINGS.trees.reach, "tables": [],
-        "range": {name: [-9.0, 9.0] for name in KERNEL_CLASSES}, "usual": usual_terms(tables),
+        "range": {name: [-9.0, 9.0] for name in KERNEL_CLASSES}, "usual": default_offsets(tables),
     }  # fmt: skip
     measured = measured_tensors(runner.measured_models(task))
     tensors = _tensors([network], trees, []) | measured
@@ -331,7 +331,7 @@ def test_prediction_says_of_a_measured_gpu_what_training_said(by_the_wall) -> No
         place = Place(DeviceView.of(row.device), asked)
         (found,) = own.times(kernels, 4, [place])
         assert found.device_ms == pytest.approx(float(times.sum()), rel=1e-4)
-        (shared,) = replace(own, heads={}).times(kernels, 4, [place])
+        (shared,) = replace(own, table_heads={}).times(kernels, 4, [place])
         assert found.device_ms != pytest.approx(shared.device_ms, rel=1e-6)
 
 

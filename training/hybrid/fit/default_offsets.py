@@ -1,7 +1,7 @@
-"""What tables of measurements usually add to the shared law, for GPUs that were never measured.
+"""Default offsets from the shared law, for GPUs that were never measured.
 
-GPUs with the same kind of memory err alike, so tables of one kind are averaged: each GPU has one
-voice, whatever the number of its tables, and by class the more of it the more its rows say.
+GPUs with the same kind of memory err alike, so tables of one kind are averaged: each GPU counts
+once, whatever the number of its tables, and by class the more the more of its rows support it.
 """
 
 from __future__ import annotations
@@ -24,118 +24,120 @@ from training.hybrid.fit.network import KernelNetwork
 from training.hybrid.rows.examples import Examples
 
 Floats = NDArray[np.float64]
-Usual = dict[str, dict[Mode, dict[str, float]]]
-"""By kind of memory, mode and class of kernels."""
+DefaultOffsets = dict[str, dict[Mode, dict[str, float]]]
+"""Log slow-down by kind of memory, mode and class of kernels."""
 CLOCKS: tuple[Timer, ...] = ("wall", "wall+copy", "event", "kernel")
-"""Of several tables of a GPU those of models speak for it, with the first of these clocks."""
-ENOUGH = 10.0
-"""So many rows of nothing but one class give half of a voice: rows err by some 0.3 in the log, GPUs
-differ by some 0.1."""
+"""Clocks by preference: of several tables of models of a GPU, those with the first one count."""
+HALF_WEIGHT_ROWS = 10.0
+"""Rows of one class alone with which a GPU has half its weight: rows err by some 0.3 in the log,
+GPUs differ by some 0.1."""
 HUBER_CUT_OFF = 0.5
-"""A term pulls the mean no more than one that is so far from it, in the log."""
+"""Distance from the mean, in the log, beyond which an offset pulls it no further."""
 CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class TableTerms:
-    """What one table adds to the law that all share, by a fit.
+class TableOffsets:
+    """Offsets of one table of measurements from the law that all tables share, by a fit.
 
     Attributes:
-        device, mode, timer: of its rows.
+        device, mode, timer: conditions of its rows.
         of_models: whether it times whole models, not operators or small programs alone.
-        terms: log slow-down by class, (classes,).
-        taught: rows that say something of each class, counted by the square of the part of their
-            roofline time that it takes, (classes,); 0 where it does not occur.
+        offsets: log slow-down by class, (classes,).
+        support: number of rows with each class, each weighted by the square of the class's share
+            of its roofline time, (classes,); 0 where the class does not occur.
     """
 
     device: Device
     mode: Mode
     timer: Timer
     of_models: bool
-    terms: Floats
-    taught: Floats
+    offsets: Floats
+    support: Floats
 
 
-def usual_terms(tables: Iterable[TableTerms]) -> Usual:
-    """Return what tables usually add, for each kind of memory and mode.
+def default_offsets(tables: Iterable[TableOffsets]) -> DefaultOffsets:
+    """Return the default offsets for each kind of memory and mode.
 
     Where no GPU with that memory was measured in a mode, its tables of eager mode stand in, and
     those of all GPUs where there are none; of either those of whole models alone, if there are
     any. `ANY_MEMORY` is for GPUs whose memory is not known. A class that no table of the kind
-    taught is missing.
+    supports is missing.
     """
-    gpus = _speakers(tables)
-    usual: Usual = {}
+    gpus = _one_per_gpu(tables)
+    defaults: DefaultOffsets = {}
     for family in (*get_args(MemoryFamily), ANY_MEMORY):
-        usual[family] = {mode: _mean(_alike(gpus, family, mode)) for mode in get_args(Mode)}
-    return usual
+        defaults[family] = {mode: _mean(_stand_ins(gpus, family, mode)) for mode in get_args(Mode)}
+    return defaults
 
 
-def fitted_tables(
+def table_offsets(
     networks: Sequence[KernelNetwork],
     examples: Examples,
     train: Indices,
     tables: Mapping[str, int],
-) -> list[TableTerms]:
-    """Return the terms of each table that trained, the mean over networks fitted to its rows.
+) -> list[TableOffsets]:
+    """Return the offsets of each table that trained, the mean over networks fitted to its rows.
 
-    The offset of a table is part of them, as where the terms of a measured GPU are published.
+    The offset that a table has for all classes is part of them, as where those of a measured GPU
+    are published.
     """
     first = {examples.rows[i].table: examples.rows[i] for i in train[::-1]}
     of_models = {examples.rows[i].table for i in train if examples.rows[i].is_model}
     with torch.no_grad():
         every = torch.stack([n.terms + n.offset[:, None] for n in networks]).mean(dim=0).numpy()
-    taught = _taught(examples, train, tables)
+    support = _support(examples, train, tables)
     return [
-        TableTerms(
+        TableOffsets(
             row.device,
             row.mode,
             row.timer,
             name in of_models,
             every[i].astype(np.float64),
-            taught[i],
+            support[i],
         )
         for name, row in sorted(first.items())
         for i in [tables[name]]
     ]
 
 
-def adopt_usual_terms(
+def adopt_default_offsets(
     network: KernelNetwork, examples: Examples, train: Indices, tables: Mapping[str, int]
 ) -> None:
-    """Give tables of a GPU and mode that did not train what other tables usually add."""
-    found = fitted_tables([network], examples, train, tables)
+    """Give tables of a GPU and mode that did not train the default offsets."""
+    found = table_offsets([network], examples, train, tables)
     measured = {(table.device.name, table.mode) for table in found}
-    usual = usual_terms(found)
+    defaults = default_offsets(found)
     rows = {row.table: row for row in examples.rows if row.table in tables}
     for name, row in rows.items():
         if (row.device.name, row.mode) not in measured:
-            given = usual[row.device.memory_family or ANY_MEMORY][row.mode]
+            given = defaults[row.device.memory_family or ANY_MEMORY][row.mode]
             with torch.no_grad():
                 network.terms[tables[name]] = torch.from_numpy(by_class(given)).float()
 
 
-def _speakers(tables: Iterable[TableTerms]) -> list[TableTerms]:
-    """Return one table for each GPU and mode: the mean of those that speak best for models."""
-    groups: dict[tuple[str, Mode], list[TableTerms]] = {}
+def _one_per_gpu(tables: Iterable[TableOffsets]) -> list[TableOffsets]:
+    """Return one table for each GPU and mode: the mean of those closest to whole models."""
+    groups: dict[tuple[str, Mode], list[TableOffsets]] = {}
     for table in tables:
         groups.setdefault((table.device.name, table.mode), []).append(table)
     found = []
     for group in groups.values():
         best = min(map(_rank, group))
         chosen = [table for table in group if _rank(table) == best]
-        taught = np.array([table.taught for table in chosen])
-        total = taught.sum(axis=0)
-        terms = (taught * [table.terms for table in chosen]).sum(axis=0) / np.maximum(total, 1e-12)
-        found.append(replace(chosen[0], terms=terms, taught=total))
+        support = np.array([table.support for table in chosen])
+        total = support.sum(axis=0)
+        offsets = (support * [table.offsets for table in chosen]).sum(axis=0)
+        offsets = offsets / np.maximum(total, 1e-12)
+        found.append(replace(chosen[0], offsets=offsets, support=total))
     return found
 
 
-def _rank(table: TableTerms) -> tuple[bool, int]:
+def _rank(table: TableOffsets) -> tuple[bool, int]:
     return not table.of_models, CLOCKS.index(table.timer)
 
 
-def _alike(gpus: Sequence[TableTerms], family: str, mode: Mode) -> list[TableTerms]:
+def _stand_ins(gpus: Sequence[TableOffsets], family: str, mode: Mode) -> list[TableOffsets]:
     stand_ins: tuple[tuple[str, Mode], ...] = (
         (family, mode),
         (family, "eager"),
@@ -153,24 +155,24 @@ def _alike(gpus: Sequence[TableTerms], family: str, mode: Mode) -> list[TableTer
     return []
 
 
-def _mean(gpus: Sequence[TableTerms]) -> dict[str, float]:
-    """Return the weighted mean by class (Huber's), of the classes that were taught."""
+def _mean(gpus: Sequence[TableOffsets]) -> dict[str, float]:
+    """Return the weighted mean by class (Huber's), of the classes with support."""
     if not gpus:
         return {}
-    terms, taught = np.array([g.terms for g in gpus]), np.array([g.taught for g in gpus])
-    weight = taught / (taught + ENOUGH)
+    offsets, support = np.array([g.offsets for g in gpus]), np.array([g.support for g in gpus])
+    weight = support / (support + HALF_WEIGHT_ROWS)
     total = weight.sum(axis=0)
-    middle = (weight * terms).sum(axis=0) / np.maximum(total, 1e-12)
+    middle = (weight * offsets).sum(axis=0) / np.maximum(total, 1e-12)
     for _ in range(50):
-        near = np.clip(terms, middle - HUBER_CUT_OFF, middle + HUBER_CUT_OFF)
+        near = np.clip(offsets, middle - HUBER_CUT_OFF, middle + HUBER_CUT_OFF)
         middle = (weight * near).sum(axis=0) / np.maximum(total, 1e-12)
     known = total > 0
     names = zip(KERNEL_CLASSES, middle, known, strict=True)
     return {name: round(float(term), 5) for name, term, is_known in names if is_known}
 
 
-def _taught(examples: Examples, train: Indices, tables: Mapping[str, int]) -> Floats:
-    """Return `TableTerms.taught` of each table, (tables, classes)."""
+def _support(examples: Examples, train: Indices, tables: Mapping[str, int]) -> Floats:
+    """Return `TableOffsets.support` of each table, (tables, classes)."""
     found = np.zeros((len(tables), N_KINDS))
     trains = np.zeros(len(examples.rows), dtype=bool)
     trains[train] = True

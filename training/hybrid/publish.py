@@ -15,7 +15,7 @@ from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.models.power import PowerModel
 from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
-from training.evaluation.since import errors_since
+from training.evaluation.version_regression import regression_table
 from training.hybrid.fit.checkpoint_law import CheckpointLaw, configuration
 from training.hybrid.fit.folds import Runner
 from training.hybrid.fit.memory import memory_lines
@@ -26,7 +26,7 @@ from training.hybrid.judge.latency_intervals import (
     interval_law_rows,
 )
 from training.hybrid.judge.report import by_family, laboratory_lines, learners, summary
-from training.hybrid.judge.views import lines_of
+from training.hybrid.judge.report_strata import report_lines_of
 from training.hybrid.rows.absent_sources import MEMORY, POWER, AbsentSource
 from training.hybrid.rows.examples import Examples
 
@@ -39,7 +39,7 @@ class Evaluation:
     """What was found on rows that did not train.
 
     Attributes:
-        helds: what the published folds answered, by split.
+        held_out_sets: predictions of the published folds, by split.
         with_own_terms: predictions of the same folds with what the table of each row has of its
             own: what a question lacks.
         learners: the same for every learner alone, by name.
@@ -48,7 +48,7 @@ class Evaluation:
         hashes: of the split files.
     """
 
-    helds: Mapping[str, HeldOut]
+    held_out_sets: Mapping[str, HeldOut]
     with_own_terms: Sequence[HeldOut]
     learners: Mapping[str, Sequence[HeldOut]]
     baselines: Sequence[Mapping[str, Any]]
@@ -84,8 +84,8 @@ def publish(
         changes: what is new, for the card.
     """
     examples, settings = runner.examples, runner.settings
-    helds = evaluation.helds
-    every = interval_law_rows(examples.rows, helds)
+    held_out_sets = evaluation.held_out_sets
+    every = interval_law_rows(examples.rows, held_out_sets)
     config = {
         **configuration(law, memory[0], power[0], fit_intervals(every)),
         "training": {
@@ -102,13 +102,15 @@ def publish(
         },
     }
     headlines, widths = [], partial(half_widths, law_rows=every)
-    if "L" in helds:
-        headlines += laboratory_lines(examples, helds["L"], widths)
-    headlines += summary(examples, [held for name, held in helds.items() if name != "L"], widths)
+    if "L" in held_out_sets:
+        headlines += laboratory_lines(examples, held_out_sets["L"], widths)
+    headlines += summary(
+        examples, [held for name, held in held_out_sets.items() if name != "L"], widths
+    )
     headlines += [*map(dict, power[1]), *memory_lines(memory[1])]
     metrics = {
         "summary": headlines,
-        **(errors_since(since, headlines) if since else {}),
+        **(regression_table(since, headlines) if since else {}),
         "learners on the same rows and folds, RTX-3090 amp nchw, percent": learners(
             examples, evaluation.learners
         ),
@@ -119,16 +121,16 @@ def publish(
         **(
             {
                 "latency by family held out, RTX-3090 amp nchw, percent": by_family(
-                    examples, helds[STRICTEST]
+                    examples, held_out_sets[STRICTEST]
                 )
             }
-            if STRICTEST in helds
+            if STRICTEST in held_out_sets
             else {}
         ),
         "latency of the same folds, with the terms of each row's own table, which no question "
         "has, percent": summary(examples, evaluation.with_own_terms),
         "intervals of 90 %, each fold by a law that was fitted without it": covered(every),
-        "splits": {name: SPLITS[name] for name in helds},
+        "splits": {name: SPLITS[name] for name in held_out_sets},
         "rows by source": _counts(examples),
     }
     save_checkpoint(out, dict(law.tensors), config, metrics)
@@ -162,6 +164,9 @@ def limits_of(absent: Sequence[AbsentSource]) -> list[str]:
     limits = []
     for source in absent:
         targets = [target for target in source.teaches if target in (POWER, MEMORY)]
-        empty = [*lines_of(source.name), *(f"{target} of {source.name}" for target in targets)]
+        empty = [
+            *report_lines_of(source.name),
+            *(f"{target} of {source.name}" for target in targets),
+        ]
         limits.append(source.said + (f" No row of: {'; '.join(empty)}." if empty else ""))
     return limits

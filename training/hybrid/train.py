@@ -130,22 +130,22 @@ def main(
     shipped = [Task("shipped", "all", everything, nothing, seed) for seed in SEEDS]
     runner.run([*shipped, *(task for of_split in tasks.values() for task in of_split)])
     weight = choose_weight(runner, tasks[chosen])
-    helds = {
+    held_out_sets = {
         name: published_held_out(runner, of_split, graph, weight=weight, memory=memory, power=power)
         for name, of_split in tasks.items()
     }
-    if LABORATORIES in helds:
-        latency = helds[LABORATORIES].rows
+    if LABORATORIES in held_out_sets:
+        latency = held_out_sets[LABORATORIES].rows
         power_lines += energy_lines(samples, latency, SPLITS[LABORATORIES])
     mixed = Mixture(weight)
-    rows = held_out_rows(runner, helds, tasks, mixed)
+    rows = held_out_rows(runner, held_out_sets, tasks, mixed)
     written = write_held_out(work, rows)
     publish(
         out,
         runner=runner,
         law=checkpoint_laws(runner, [shipped], weight, graph)[0],
         evaluation=Evaluation(
-            helds=helds,
+            held_out_sets=held_out_sets,
             with_own_terms=[
                 runner.held_out(part, mixed, "shipped mean") for part in tasks.values()
             ],

@@ -68,18 +68,23 @@ def by_family(held: HeldOut, targets: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def metrics(
-    helds: Sequence[HeldOut], selection: Selection, manifest: Mapping[str, Any], shipped: str
+    held_out_sets: Sequence[HeldOut],
+    selection: Selection,
+    manifest: Mapping[str, Any],
+    shipped: str,
 ) -> dict[str, Any]:
     """Return the content of `metrics.json`.
 
     Args:
-        helds: of every predictor and split.
+        held_out_sets: of every predictor and split.
         selection: the rows.
         manifest: of the joined folder.
         shipped: name of the predictor whose errors are the headline.
     """
     gpu, data = selection.conditions["gpu"], data_name(selection)
-    lines = [line for held in helds for t in selection.targets if (line := errors_of(held, t))]
+    lines = [
+        line for held in held_out_sets for t in selection.targets if (line := errors_of(held, t))
+    ]
     summary = [
         {
             "gpu": gpu,
@@ -106,14 +111,16 @@ def metrics(
         }
         for line in sorted(lines, key=lambda m: (m["split"], m["target"], m["mape"]))
     ]
-    strictest = strictest_of(helds, shipped)
+    strictest = strictest_of(held_out_sets, shipped)
     return {
         "summary": summary,
         "all predictors on the same rows and folds, percent": comparison,
         f"{shipped} by family on {strictest.split}, percent": by_family(
             strictest, selection.targets
         ),
-        "splits": {name: SPLITS[name] for name in dict.fromkeys(held.split for held in helds)},
+        "splits": {
+            name: SPLITS[name] for name in dict.fromkeys(held.split for held in held_out_sets)
+        },
         "noise floor, percent": manifest["noise_floor"] or dict(manifest["noise_floor_absent"]),
         "rows left out": [
             *({"reason": e["reason"], "rows": e["rows"]} for e in manifest["excluded"]),
@@ -121,7 +128,8 @@ def metrics(
         ],
         "reported by D3.5 on other data": D35_HEADLINE,
         "seconds of training": [
-            {"predictor": h.predictor, "split": h.split, "seconds": h.seconds} for h in helds
+            {"predictor": h.predictor, "split": h.split, "seconds": h.seconds}
+            for h in held_out_sets
         ],
     }
 
@@ -223,9 +231,9 @@ def data_name(selection: Selection) -> str:
     return f"{source} ({c['precision']}, {c['mode']}, {c['layout']}, {c['phase']})"
 
 
-def strictest_of(helds: Sequence[HeldOut], shipped: str) -> HeldOut:
+def strictest_of(held_out_sets: Sequence[HeldOut], shipped: str) -> HeldOut:
     """Return the held-out predictions of the split that holds out most."""
-    of_shipped = {held.split: held for held in helds if held.predictor == shipped}
+    of_shipped = {held.split: held for held in held_out_sets if held.predictor == shipped}
     return next(of_shipped[name] for name in ("S2", "S2-5", "S1", "S0") if name in of_shipped)
 
 

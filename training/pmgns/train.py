@@ -26,7 +26,7 @@ from dippm.estimate.features import FEATURE_VERSION
 from dippm.estimate.models.pmgns_network import PmgnsConfig
 from dippm.estimate.pretrained import save_checkpoint
 from training.evaluation.intervals import residuals
-from training.evaluation.since import errors_since
+from training.evaluation.version_regression import regression_table
 from training.pmgns.examples import GPU, Examples, load_examples
 from training.pmgns.folds import Run, run_fold
 from training.pmgns.trainer import TrainingConfig
@@ -67,7 +67,7 @@ def main(
     document["card"]["changes"] = changes
     metrics = _metrics(examples, done)
     if since:
-        metrics |= errors_since(since, metrics["summary"])
+        metrics |= regression_table(since, metrics["summary"])
     save_checkpoint(out, shipped.state_dict(), document, metrics)
 
 

@@ -30,7 +30,7 @@ from dippm.estimate.models.pmgns_network import PmgnsConfig
 from dippm.estimate.pretrained import Checkpoint, save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.evaluation.simple import run_simple
-from training.evaluation.since import errors_since
+from training.evaluation.version_regression import regression_table
 from training.pmgns import report
 from training.pmgns.examples import Examples
 from training.pmgns.folds import run_network, train_fold
@@ -128,13 +128,13 @@ def train_own(
     # The keys of the joined table decide; the graphs were read again under the same rules.
     table = selection.rows
     chosen = [_split(joined, name, selection) for name in splits]
-    helds: list[HeldOut] = []
+    held_out_sets: list[HeldOut] = []
     for split in chosen:
-        helds += run_simple(split, table, selection.targets)
+        held_out_sets += run_simple(split, table, selection.targets)
         names = [SHIPPED, *(others if split.name in COMPARED_ON else ())]
         for gnn in names:
             console.print(f"{split.name} {NETWORKS[gnn]}: {len(split.folds)} folds")
-            helds.append(
+            held_out_sets.append(
                 run_network(
                     examples,
                     split,
@@ -162,16 +162,16 @@ def train_own(
         _moved(examples, "cpu"),
         network,
         training,
-        strictest=report.strictest_of(helds, shipped),
+        strictest=report.strictest_of(held_out_sets, shipped),
         manifest=manifest,
         command=_command(joined, out, splits),
         epochs=done.best_epoch + 1,
     )
     weights = {name: tensor.cpu() for name, tensor in done.network.state_dict().items()}
     document["card"]["changes"] = changes
-    measured = report.metrics(helds, selection, manifest, shipped)
+    measured = report.metrics(held_out_sets, selection, manifest, shipped)
     if since:
-        measured |= errors_since(since, measured["summary"])
+        measured |= regression_table(since, measured["summary"])
     return save_checkpoint(out, weights, document, measured)
 
 

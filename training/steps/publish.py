@@ -16,7 +16,7 @@ from dippm.estimate.models.step_memory import StepMemoryModel
 from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from dippm.estimate.pretrained.store import CheckpointInfo
 from training.evaluation.held_out import HeldOut
-from training.evaluation.since import errors_since
+from training.evaluation.version_regression import regression_table
 from training.hybrid.judge.latency_intervals import covered, fit_intervals, interval_law_rows
 from training.steps.examples import StepExamples
 from training.steps.fit import Multipliers, StepSettings
@@ -49,7 +49,7 @@ def publish(
         fitted: on all rows.
         settings: of the fit.
         folds: by split.
-        helds: what the published folds answered, by split.
+        helds: predictions of the published folds, by split.
         with_own_terms: predictions of the same folds with what their tables have of their own.
         memory: model, and lines of the card.
         made: how, see `training.provenance.describe_making`.
@@ -73,7 +73,7 @@ def publish(
     headlines = [*summary(examples, list(helds.values())), *map(dict, memory[1])]
     metrics = {
         "summary": headlines,
-        **(errors_since(since, headlines) if since else {}),
+        **(regression_table(since, headlines) if since else {}),
         "predictors on the same rows and folds, RTX-3090 amp nchw, percent": baselines(
             examples, folds, helds, with_own_terms
         ),

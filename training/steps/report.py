@@ -34,10 +34,10 @@ def data_of(row: Row) -> str:
     return f"{row.source} ({place}{row.precision}, {layout}, {row.mode}, {row.timer})"
 
 
-def summary(examples: StepExamples, helds: Sequence[HeldOut]) -> list[dict[str, Any]]:
+def summary(examples: StepExamples, held_out_sets: Sequence[HeldOut]) -> list[dict[str, Any]]:
     """Return one line per table and split: errors in percent with a 95 % interval."""
     lines = []
-    for held in helds:
+    for held in held_out_sets:
         of = [
             (data_of(examples.rows[i]), examples.rows[i].device.name) for i in held.rows["position"]
         ]
@@ -66,14 +66,14 @@ def _line(held: HeldOut, data: str, gpu: str, rows: pd.DataFrame) -> dict[str, A
 def baselines(
     examples: StepExamples,
     folds: Mapping[str, Sequence[StepFold]],
-    helds: Mapping[str, HeldOut],
+    held_out_sets: Mapping[str, HeldOut],
     with_own_terms: Mapping[str, HeldOut],
 ) -> list[dict[str, Any]]:
     """Return one row per baseline and split: errors in percent on the reference table."""
     inside = np.array([data_of(step) == REFERENCE for step in examples.rows])
     latency, flops, roofline = examples.latency_ms, _flops(examples), _roofline(examples)
     lines = []
-    for split, held in helds.items():
+    for split, held in held_out_sets.items():
         rows = with_own_terms[split].rows.set_index("position")
         answers_ms = held.rows.set_index("position")[PREDICTED]
         found: dict[str, list[Floats]] = {}

@@ -32,7 +32,7 @@ from training.hybrid.fit.folds import table_of
 from training.hybrid.fit.mixture import Mixture
 from training.hybrid.fit.network_fit import STEPS
 from training.hybrid.judge.report import LABEL, PREDICTED, rows_of
-from training.hybrid.judge.views import VIEWS, View
+from training.hybrid.judge.report_strata import STRATA, Stratum
 from training.hybrid.rows.examples import Examples
 from training.hybrid.train import SEEDS as MEMBERS
 from training.hybrid.train import runner_of
@@ -70,28 +70,30 @@ def main(
     for name in split or COMPARED_ON:
         runner.run(runner.tasks(splits[name], SEEDS), processes)
         tasks = {seeds: runner.tasks(splits[name], seeds) for seeds in COMPARED}
-        helds = {
+        held_out_sets = {
             seeds: runner.held_out(fits, shipped, "shipped mean") for seeds, fits in tasks.items()
         }
-        write(out, f"{info.name} {info.version}", seed_lines(runner.examples, helds), steps)
+        write(out, f"{info.name} {info.version}", seed_lines(runner.examples, held_out_sets), steps)
 
 
 def seed_lines(
-    examples: Examples, helds: Mapping[Seeds, HeldOut], views: Sequence[View] = VIEWS
+    examples: Examples, held_out_sets: Mapping[Seeds, HeldOut], strata: Sequence[Stratum] = STRATA
 ) -> list[dict[str, Any]]:
-    """Return a line for each view that has rows: errors in percent, means over seeds.
+    """Return a line for each stratum that has rows: errors in percent, means over seeds.
 
     Args:
         examples: that positions in held-out rows count in.
-        helds: predictions on one split, of each seed alone and of MEMBERS together.
-        views: rows that belong in one line.
+        held_out_sets: predictions on one split, of each seed alone and of MEMBERS together.
+        strata: rows that belong in one line.
     """
     found = []
-    split = SPLITS[helds[MEMBERS].split]
-    for view in views:
-        parts = {seeds: rows_of(view, examples, held.rows) for seeds, held in helds.items()}
+    split = SPLITS[held_out_sets[MEMBERS].split]
+    for stratum in strata:
+        parts = {
+            seeds: rows_of(stratum, examples, held.rows) for seeds, held in held_out_sets.items()
+        }
         if len(parts[MEMBERS]):
-            where = {"gpu": view.gpu, "data": f"{view.data} ({view.conditions})"}
+            where = {"gpu": stratum.gpu, "data": f"{stratum.data} ({stratum.conditions})"}
             found.append({"split": split, **where, **_over_seeds(parts)})
     return found
 
@@ -142,7 +144,7 @@ def write(
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     kept = before["lines"] if before.get("checkpoint") == checkpoint else []
     every = [*(line for line in kept if line["split"] not in new), *lines]
-    every.sort(key=lambda line: str(line["split"]))  # stable: views keep their order
+    every.sort(key=lambda line: str(line["split"]))  # stable: strata keep their order
     command = "python -m training.studies.seeds --data DATA --graphs GRAPHS --work WORK"
     command += f" --steps {steps}"
     document = {"command": command, "checkpoint": checkpoint, "unit": "percent", "lines": every}

@@ -15,7 +15,7 @@ from dataset.measured.sources import all_sources
 from dataset.published.registry import all_published
 from training.hybrid.fit.memory import evaluate as evaluate_memory
 from training.hybrid.fit.power import evaluate as evaluate_power
-from training.hybrid.judge.views import VIEWS
+from training.hybrid.judge.report_strata import STRATA
 from training.hybrid.publish import card_of, limits_of
 from training.hybrid.rows import sources
 from training.hybrid.rows.absent_sources import TEACHES, absent_sources, tell_absent
@@ -72,7 +72,7 @@ def test_what_is_absent_is_named_with_the_lines_that_have_no_row(
     assert "`python -m dataset.fetch hwgpt --from BUNDLE` gets them." in told
     limits = limits_of([gone, gpts])
     assert limits[0] == f"{gone.said} No row of: several (fp16, U-Nets of images, wall)."
-    of_gpts = [f"{v.gpu} ({v.conditions})" for v in VIEWS if v.data == "hwgpt"]
+    of_gpts = [f"{v.gpu} ({v.conditions})" for v in STRATA if v.data == "hwgpt"]
     assert limits[1] == f"{gpts.said} No row of: {'; '.join([*of_gpts, 'power of hwgpt'])}."
     assert card_of(["timm_infer"], [gone, gpts])["limits"][:2] == limits
 

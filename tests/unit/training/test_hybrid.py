@@ -322,7 +322,7 @@ def test_a_fit_of_another_split_is_not_read_as_one_of_this(runner, tasks):
 
 
 @pytest.fixture(scope="module")
-def helds(runner, tasks) -> dict[str, HeldOut]:
+def held_out_sets(runner, tasks) -> dict[str, HeldOut]:
     """Answers of the folds' checkpoints, each written, loaded and asked."""
     beside = {"weight": 0.5, "memory": MEMORY, "power": POWER}
     return {
@@ -331,8 +331,8 @@ def helds(runner, tasks) -> dict[str, HeldOut]:
     }
 
 
-def test_a_published_fold_answers_for_each_row_that_it_held_out(runner, tasks, helds):
-    rows = helds["S2-10"].rows
+def test_a_published_fold_answers_for_each_row_that_it_held_out(runner, tasks, held_out_sets):
+    rows = held_out_sets["S2-10"].rows
     tested = np.concatenate([task.test for task in tasks["S2-10"]])
     assert sorted(rows["position"]) == sorted(tested)
     task = tasks["S2-10"][0]
@@ -360,12 +360,12 @@ def test_of_many_rows_alike_some_are_asked(runner):
 
 
 @pytest.fixture(scope="module")
-def rows(runner, tasks, helds) -> pd.DataFrame:
-    return held_out_rows(runner, helds, tasks, MIXTURE)
+def rows(runner, tasks, held_out_sets) -> pd.DataFrame:
+    return held_out_rows(runner, held_out_sets, tasks, MIXTURE)
 
 
-def test_every_prediction_of_every_split_is_a_row(rows, helds, tmp_path):
-    for split, held in helds.items():
+def test_every_prediction_of_every_split_is_a_row(rows, held_out_sets, tmp_path):
+    for split, held in held_out_sets.items():
         mine = rows[rows["split"] == split].set_index("row_id")
         known = held.rows.set_index("row_id")["predicted latency_ms"]
         assert mine["predicted_ms"][known.index].to_numpy() == pytest.approx(known.to_numpy())
@@ -414,13 +414,13 @@ def test_intervals_widen_with_what_they_promise(rows):
     assert (widths > 0).all()
 
 
-def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, helds, rows):
+def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, held_out_sets, rows):
     """A fold whose predictions are all ten times too high moves the intervals of all others."""
-    held = helds["S2-10"]
+    held = held_out_sets["S2-10"]
     wrong = held.rows.copy()
     mine = wrong["fold"] == wrong["fold"].iloc[0]
     wrong.loc[mine, "predicted latency_ms"] *= 10
-    changed = helds | {"S2-10": HeldOut(held.predictor, held.split, wrong, 0.0)}
+    changed = held_out_sets | {"S2-10": HeldOut(held.predictor, held.split, wrong, 0.0)}
     after = held_out_rows(runner, changed, {n: tasks[n] for n in changed}, MIXTURE)
     column = half_width(0.9)
     before = rows[rows["split"] == "S2-10"].set_index("row_id")[["fold", column]]
@@ -431,7 +431,7 @@ def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, helds, ro
 
 
 @pytest.fixture(scope="module")
-def checkpoint(runner, tasks, shipped, helds, tmp_path_factory) -> Path:
+def checkpoint(runner, tasks, shipped, held_out_sets, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("checkpoints") / "hybrid-toy" / "0.1.0"
     alone = [runner.held_out(tasks["S3a"], Single(SAGE), "shipped mean")]
     report = {"n": 1, "mape": 0.1, "median_ape": 0.1}
@@ -443,7 +443,7 @@ def checkpoint(runner, tasks, shipped, helds, tmp_path_factory) -> Path:
         ),
         law=checkpoint_laws(runner, [shipped], 0.5, graph_of)[0],
         evaluation=Evaluation(
-            helds=helds,
+            held_out_sets=held_out_sets,
             with_own_terms=alone,
             learners={"shipped mean": alone},
             baselines=baselines(runner.examples, {"S2-10": tasks["S2-10"]}),

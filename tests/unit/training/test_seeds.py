@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from training.evaluation.held_out import HeldOut
-from training.hybrid.judge.views import View
+from training.hybrid.judge.report_strata import Stratum
 from training.studies.seeds import MEMBERS, seed_lines, write
 
 MEASURED_MS = np.array([1.0, 2.0, 4.0, 8.0])
-EVERY = View("a table", "A", "amp", lambda row: True)
-NONE = View("a table", "B", "amp", lambda row: False)
+EVERY = Stratum("a table", "A", "amp", lambda row: True)
+NONE = Stratum("a table", "B", "amp", lambda row: False)
 
 
 def held(factors):
@@ -34,12 +34,12 @@ def held(factors):
 @pytest.fixture
 def lines():
     examples = SimpleNamespace(rows=[None] * 4)
-    helds = {
+    held_out_sets = {
         (0,): held([1.1, 1.1, 0.9, 0.7]),
         (1,): held([1.3, 1.3, 1.3, 1.1]),
         MEMBERS: held([1.2, 1.2, 1.1, 0.9]),
     }
-    return seed_lines(examples, helds, (EVERY, NONE))
+    return seed_lines(examples, held_out_sets, (EVERY, NONE))
 
 
 def test_a_view_has_one_line_with_the_mean_and_range_over_seeds(lines):

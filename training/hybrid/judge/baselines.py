@@ -20,7 +20,7 @@ from dippm.estimate.features.kernel_features import FEATURE_NAMES, N_KINDS
 from training.evaluation.metrics import grouped_errors
 from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.folds import Task
-from training.hybrid.judge.views import REFERENCE
+from training.hybrid.judge.report_strata import REFERENCE
 from training.hybrid.rows.examples import Examples
 
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ Fit = Callable[[Floats, Floats], Fitted]
 
 def baselines(examples: Examples, tasks: Mapping[str, Sequence[Task]]) -> list[dict[str, Any]]:
     """Return one row per baseline and split: errors in percent on the reference table."""
-    table = np.array([REFERENCE.holds(row) for row in examples.rows])
+    table = np.array([REFERENCE.contains(row) for row in examples.rows])
     inputs = Inputs.of(examples, np.flatnonzero(table))
     latency = np.exp(examples.log_latency.astype(np.float64))
     families = np.array([row.family for row in examples.rows])

@@ -22,7 +22,7 @@ from training.hybrid.judge.baselines import NAMES, ROOFLINE, Inputs
 from training.hybrid.judge.held_out_times import HeldOutTimes, held_out_times
 from training.hybrid.judge.latency_intervals import half_widths, interval_law_rows, interval_rows
 from training.hybrid.judge.report import FEWEST_ROWS, question_of_laboratory
-from training.hybrid.judge.views import View, views_of
+from training.hybrid.judge.report_strata import Stratum, strata_of
 from training.hybrid.rows.examples import Row
 
 FEWEST_TO_FIT = 10
@@ -32,7 +32,7 @@ _SHARED: dict[str, Any] = {}
 
 def held_out_rows(
     runner: Runner,
-    helds: Mapping[str, HeldOut],
+    held_out_sets: Mapping[str, HeldOut],
     tasks: Mapping[str, Sequence[Task]],
     mixture: Mixture,
 ) -> pd.DataFrame:
@@ -40,15 +40,15 @@ def held_out_rows(
 
     Args:
         runner: with finished fits.
-        helds: what the published folds answered, by split.
+        held_out_sets: predictions of the published folds, by split.
         tasks: of these folds, by split. Of several seeds the first says where the time goes.
         mixture: of the learners.
     """
-    law_rows = interval_law_rows(runner.examples.rows, helds)
-    first = {name: _first_seeds(tasks[name]) for name in helds}
+    law_rows = interval_law_rows(runner.examples.rows, held_out_sets)
+    first = {name: _first_seeds(tasks[name]) for name in held_out_sets}
     answered = [
         (task, HeldOut(held.predictor, name, _of_fold(held.rows, task.fold), 0.0))
-        for name, held in helds.items()
+        for name, held in held_out_sets.items()
         for task in first[name]
     ]
     found = _in_processes(runner, answered, mixture)
@@ -137,7 +137,7 @@ def _alike(row: Row) -> str:
 def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFrame:
     rows = held.rows
     known = [runner.examples.rows[i] for i in rows["position"]]
-    views = views_of(runner.examples.rows)
+    strata = strata_of(runner.examples.rows)
     predicted_ms, host_share = rows["predicted latency_ms"], rows["host_share"]
     host = (host_share * predicted_ms).to_numpy() > times.device_ms
     bound = np.where(times.compute_share > 0.5, "compute", "memory")
@@ -150,7 +150,7 @@ def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFra
             "kind": [row.kind for row in known],
             "source": [row.source for row in known],
             "table": [table_of(row) for row in known],
-            "question": _questions(known, host_share, held.split, views),
+            "question": _questions(known, host_share, held.split, strata),
             "gpu": [row.device.name for row in known],
             "mig": [row.mig.name if row.mig else None for row in known],
             "precision": [row.precision for row in known],
@@ -173,14 +173,14 @@ def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFra
 
 
 def _questions(
-    rows: Sequence[Row], host_share: Sequence[float], split: str, views: Sequence[View]
+    rows: Sequence[Row], host_share: Sequence[float], split: str, strata: Sequence[Stratum]
 ) -> list[str | None]:
     """Return what a user asks that the error of each row answers, None if nothing.
 
     Laboratories are judged by what their machine does not decide, see `laboratory_lines`.
     """
     if split != "L":
-        return [_question(row, split, views) for row in rows]
+        return [_question(row, split, strata) for row in rows]
     mine = [
         (row.source, row.device.name) if row.is_model and share <= HOST_DECIDES else None
         for row, share in zip(rows, host_share, strict=True)
@@ -189,9 +189,9 @@ def _questions(
     return [question_of_laboratory(cell[0]) if cell in often else None for cell in mine]
 
 
-def _question(row: Row, split: str, views: Sequence[View]) -> str | None:
-    mine = (view for view in views if split in view.questions and view.holds(row))
-    return next((view.questions[split] for view in mine), None)
+def _question(row: Row, split: str, strata: Sequence[Stratum]) -> str | None:
+    mine = (stratum for stratum in strata if split in stratum.questions and stratum.contains(row))
+    return next((stratum.questions[split] for stratum in mine), None)
 
 
 def _half_widths(

@@ -31,9 +31,11 @@ LISTED = ("L", "S2-10", "S3a")
 """Splits whose GPUs and worst families are listed."""
 
 
-def interval_law_rows(known: Sequence[Row], helds: Mapping[str, HeldOut]) -> pd.DataFrame:
+def interval_law_rows(known: Sequence[Row], held_out_sets: Mapping[str, HeldOut]) -> pd.DataFrame:
     """Return the held-out rows that the shipped interval law is fitted on."""
-    parts = [interval_rows(known, helds[name]) for name in TEACHING if name in helds]
+    parts = [
+        interval_rows(known, held_out_sets[name]) for name in TEACHING if name in held_out_sets
+    ]
     return pd.concat(parts, ignore_index=True)
 
 

@@ -14,7 +14,7 @@ from dippm.estimate.models.hybrid import HOST_DECIDES
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
 from training.hybrid.judge.latency_intervals import Floats, interval_rows
-from training.hybrid.judge.views import REFERENCE, WORK, View, views_of
+from training.hybrid.judge.report_strata import REFERENCE, WORK, Stratum, strata_of
 from training.hybrid.rows.examples import Examples
 
 LABEL, PREDICTED = "latency_ms", "predicted latency_ms"
@@ -24,27 +24,27 @@ FEWEST_ROWS = 5
 
 def summary(
     examples: Examples,
-    helds: Sequence[HeldOut],
+    held_out_sets: Sequence[HeldOut],
     widths: Callable[[pd.DataFrame], Floats] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return one line per view and split: errors in percent with a 95 % interval.
+    """Return one line per stratum and split: errors in percent with a 95 % interval.
 
     Args:
         examples: all rows.
-        helds: predictions of rows held out, by split.
+        held_out_sets: predictions of rows held out, by split.
         widths: returns the log half widths of rows of `interval_rows`; without it nothing is said
             of intervals.
     """
-    views = views_of(examples.rows)
+    strata = strata_of(examples.rows)
     lines = []
-    for held in helds:
+    for held in held_out_sets:
         every = held.rows
         if widths is not None:
             every = interval_rows(examples.rows, held, operators=True)
             every = every.assign(half=widths(every))
-        for view in views:
-            if len(rows := rows_of(view, examples, every)):
-                lines.append(_line(examples, view, held, rows))
+        for stratum in strata:
+            if len(rows := rows_of(stratum, examples, every)):
+                lines.append(_line(examples, stratum, held, rows))
     return lines
 
 
@@ -90,18 +90,20 @@ def question_of_laboratory(laboratory: str) -> str:
     return f"a measured GPU, in another laboratory: {laboratory}"
 
 
-def rows_of(view: View, examples: Examples, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that belong to a view."""
-    inside = [view.holds(examples.rows[i]) for i in rows["position"]]
+def rows_of(stratum: Stratum, examples: Examples, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that belong to a stratum."""
+    inside = [stratum.contains(examples.rows[i]) for i in rows["position"]]
     return rows[inside]
 
 
-def _line(examples: Examples, view: View, held: HeldOut, rows: pd.DataFrame) -> dict[str, Any]:
+def _line(
+    examples: Examples, stratum: Stratum, held: HeldOut, rows: pd.DataFrame
+) -> dict[str, Any]:
     roofline = errors(rows[LABEL], roofline_sums(examples, rows["position"].to_numpy()))
     return {
-        **_columns(view.gpu, f"{view.data} ({view.conditions})", held.split, rows),
+        **_columns(stratum.gpu, f"{stratum.data} ({stratum.conditions})", held.split, rows),
         "bare_roofline_mape": round(roofline.mape, 1),
-        "question": view.questions.get(held.split),
+        "question": stratum.questions.get(held.split),
     }
 
 
@@ -131,10 +133,12 @@ def _of_intervals(rows: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def learners(examples: Examples, helds: Mapping[str, Sequence[HeldOut]]) -> list[dict[str, Any]]:
+def learners(
+    examples: Examples, held_out_sets: Mapping[str, Sequence[HeldOut]]
+) -> list[dict[str, Any]]:
     """Return the errors of each learner, by split, on the reference table."""
     lines = []
-    for name, of_learner in helds.items():
+    for name, of_learner in held_out_sets.items():
         for held in of_learner:
             rows = rows_of(REFERENCE, examples, held.rows)
             if rows.empty:

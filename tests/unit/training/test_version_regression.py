@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from training.evaluation.since import errors_since
+from training.evaluation.version_regression import regression_table
 
 
 def _row(split: str, **errors: float) -> dict[str, object]:
@@ -26,7 +26,7 @@ def test_rows_are_joined_and_none_is_lost(tmp_path: Path) -> None:
         _row("S0", n=11, median_ape=5.0, mape=5.5, p90=9.0),
         _row("new", n=1, median_ape=3.0, mape=3.0),
     ]
-    ((title, rows),) = errors_since(folder, now).items()
+    ((title, rows),) = regression_table(folder, now).items()
     assert title == "errors since 0.1.0, percent"
     common, new, gone = rows
     assert common == _row("S0") | {
@@ -43,4 +43,4 @@ def test_rows_are_joined_and_none_is_lost(tmp_path: Path) -> None:
 
 def test_a_folder_without_metrics_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        errors_since(tmp_path, [])
+        regression_table(tmp_path, [])

@@ -1,4 +1,4 @@
-"""What became of every published error since an earlier checkpoint."""
+"""Every published error beside that of an earlier checkpoint."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KEY = ("gpu", "target", "data", "split")
 ERRORS = ("n", "median_ape", "mape")
 
 
-def errors_since(
+def regression_table(
     earlier: Path, summary: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return a table for `metrics.json`: each row's errors, in percent, beside the earlier ones.
+    """Return a table for `metrics.json`: each row's errors, in percent, before and now.
 
     Args:
         earlier: folder of the earlier checkpoint, `<name>/<version>`.

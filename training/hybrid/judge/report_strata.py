@@ -1,4 +1,4 @@
-"""Which measured rows belong in one line of the report."""
+"""The strata of the report: which measured rows are summarised in one line."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from training.hybrid.rows.examples import Row
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Rows that belong in one line of the report.
+class Stratum:
+    """The rows that one line of the report summarises.
 
     Attributes:
-        data, gpu, conditions: for people.
-        holds: whether a row belongs.
-        questions: what a user asks that the errors on a split answer, by split; the README has a
-            line for each.
+        data, gpu, conditions: descriptions for people.
+        contains: predicate that tells whether a row belongs to the stratum.
+        questions: question of a user that the errors on a split answer, by split; the README has
+            a line for each.
     """
 
     data: str
     gpu: str
     conditions: str
-    holds: Callable[[Row], bool]
+    contains: Callable[[Row], bool]
     questions: Mapping[str, str] = field(default_factory=dict)
 
 
 def _timm(
     gpu: str, software: str, mode: str, layout: str = "", questions: Mapping[str, str] | None = None
-) -> View:
+) -> Stratum:
     last = {"nchw": (False,), "nhwc": (True,), "": (False, True)}[layout]
 
-    def holds(r: Row) -> bool:
+    def contains(r: Row) -> bool:
         return (
             r.source == "timm_infer"
             and r.device.name == gpu
@@ -42,7 +42,7 @@ def _timm(
         )
 
     conditions = f"amp, {mode}, {layout or 'both layouts'}, {software}"
-    return View("timm tables", gpu, conditions, holds, questions or {})
+    return Stratum("timm tables", gpu, conditions, contains, questions or {})
 
 
 def _of(
@@ -51,22 +51,22 @@ def _of(
     conditions: str,
     questions: Mapping[str, str] | None = None,
     **wanted: object,
-) -> View:
-    def holds(r: Row) -> bool:
+) -> Stratum:
+    def contains(r: Row) -> bool:
         return (
             r.source == source
             and r.device.name == gpu
             and all(getattr(r, key) == value for key, value in wanted.items())
         )
 
-    return View(source, gpu, conditions, holds, questions or {})
+    return Stratum(source, gpu, conditions, contains, questions or {})
 
 
 def _on_slices(source: str) -> Callable[[Row], bool]:
-    def holds(r: Row) -> bool:
+    def contains(r: Row) -> bool:
         return r.source == source and r.mig is not None and r.mig.name != WHOLE_SLICE
 
-    return holds
+    return contains
 
 
 def _on_whole(r: Row) -> bool:
@@ -82,7 +82,7 @@ _KIND, _GPU = "a kind of model never seen", "a GPU never measured"
 _NEW = "an architecture never seen"
 WORK = {"model": "whole models", "module": "chains", "operator": "single operators"}
 _PGB, _WALL = "pytorch_gpu_benchmark", "batch 12, wall + copy"
-VIEWS = (
+STRATA = (
     _timm(
         "RTX-3090",
         "torch 2.4",
@@ -114,28 +114,28 @@ VIEWS = (
         {"S2-10": f"{_KIND}, torchvision in fp16", "S3a": f"{_GPU}, torchvision in fp16"},
         precision="fp16",
     ),
-    View(
+    Stratum(
         "migperf",
         "A100-80GB",
         "fp32, MIG slices, wall",
         _on_slices("migperf"),
         {"S2-10": f"{_KIND}, on a MIG slice"},
     ),
-    View(
+    Stratum(
         "parvagpu",
         "A100-80GB",
         "tf32, MIG slices, wall + copy",
         _on_slices("parvagpu"),
         {"S2-10": f"{_KIND}, CNNs on a MIG slice"},
     ),
-    View(
+    Stratum(
         "parvagpu",
         "A100-80GB",
         f"tf32, {WHOLE_SLICE}, batches 1 to 128, wall + copy",
         _on_whole,
         {"S2-10": f"{_KIND}, CNNs over batch"},
     ),
-    View(
+    Stratum(
         "sd_webui",
         "several",
         "fp16, U-Nets of images, wall",
@@ -170,34 +170,36 @@ VIEWS = (
     _of("aiconfigurator", "H100-SXM-80GB", "bf16, single operators, kernel time"),
     _of("kernelbench", "A100-80GB", "fp32, single operators and small models"),
 )
-REFERENCE = VIEWS[0]
-"""The table that everybody can be compared on."""
+REFERENCE = STRATA[0]
+"""The table on which every predictor can be compared."""
 
 
-def lines_of(source: str) -> tuple[str, ...]:
-    """Return the lines of the report that are of a source alone, for people."""
+def report_lines_of(source: str) -> tuple[str, ...]:
+    """Return the titles of the report's lines about one source."""
     data = "timm tables" if source == "timm_infer" else source
-    return tuple(f"{view.gpu} ({view.conditions})" for view in VIEWS if view.data == data)
+    return tuple(
+        f"{stratum.gpu} ({stratum.conditions})" for stratum in STRATA if stratum.data == data
+    )
 
 
-def views_of(rows: Iterable[Row]) -> tuple[View, ...]:
-    """Return the views of other people's tables, and those of the collected sets among the rows."""
+def strata_of(rows: Iterable[Row]) -> tuple[Stratum, ...]:
+    """Return the strata of published tables, and those of the collected sets among the rows."""
     sets = {_alike(row): row for row in rows if row.source.startswith(f"{SOURCE}/")}
-    return (*VIEWS, *(_collected(*item) for item in sorted(sets.items())))
+    return (*STRATA, *(_collected(*item) for item in sorted(sets.items())))
 
 
 def _alike(row: Row) -> tuple[str, ...]:
-    """Return source, GPU and what belongs in one line of a collected set."""
+    """Return the key of a stratum of a collected set: source, GPU, conditions and kind of work."""
     what = "kernels of models" if row.node is not None else WORK[row.kind]
     place = row.mig.name if row.mig else ""
     return row.source, row.device.name, place, row.precision, row.mode, what, row.timer
 
 
-def _collected(key: tuple[str, ...], example: Row) -> View:
+def _collected(key: tuple[str, ...], example: Row) -> Stratum:
     source, gpu, *conditions = key
     by_the_wall = example.is_model and example.timer == "wall"
     ours = ", ".join(filter(None, (source, *conditions[:3])))
-    return View(
+    return Stratum(
         source,
         gpu,
         ", ".join(filter(None, conditions)),

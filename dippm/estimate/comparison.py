@@ -14,7 +14,7 @@ from dippm.estimate.derived import DERIVED
 from dippm.estimate.prediction import COLUMNS, LABELS, WHERE, Prediction, point_row
 
 SHOWN = (*WHERE, *LABELS, "fits", "mig", "error")
-"""Columns of text and notebooks, where an interval stands beside its value."""
+"""Columns of text and notebooks, where a value and its interval share a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Failure:
     """A model, or one point of it, that could not be predicted.
 
     Attributes:
-        source: what a prediction would have called the model.
-        error: why not.
-        conditions: the point; None if it was the model that could not be read, or if the device
-            has no such precision.
-        device: name of the device that has no such precision.
-        precision: that it does not have.
-        asked: False if nobody named the precision, but "all" of them.
+        source: name of the model.
+        error: reason of the failure.
+        conditions: the point; None if the model could not be read, or if the device does not have
+            the precision.
+        device: name of the device without the precision.
+        precision: precision that the device does not have.
+        asked: whether the precision was named; False if it is one of "all".
     """
 
     source: str
@@ -46,7 +46,7 @@ class Comparison(Answer, Sequence[Prediction]):
     As a sequence it holds the predictions; its rows hold the failures too, each in its place.
 
     Attributes:
-        entries: what became of each point.
+        entries: prediction or failure of each point.
     """
 
     entries: tuple[Prediction | Failure, ...]
@@ -58,12 +58,12 @@ class Comparison(Answer, Sequence[Prediction]):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """What could not be predicted, and why."""
+        """The points that could not be predicted, with their reasons."""
         return tuple(e for e in self.entries if isinstance(e, Failure) and e.asked)
 
     @property
     def absent(self) -> tuple[Failure, ...]:
-        """What "all" precisions leave out, and why."""
+        """The precisions that "all" leaves out, with their reasons."""
         return tuple(e for e in self.entries if isinstance(e, Failure) and not e.asked)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""`Conditions`: under which circumstances a model runs."""
+"""`Conditions`: the circumstances under which a model runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Optimizer = Literal["sgd", "adam", "adamw"]
 Runtime = Literal["pytorch", "torchscript", "onnxruntime", "tensorrt"]
 
 EIGHT_BITS: tuple[Precision, ...] = ("int8", "fp8")
-"""Formats of an engine's layers; what has no layer in them stays in fp16."""
+"""Formats of an engine's layers; operators without such a layer stay in fp16."""
 PRECISIONS: tuple[Precision, ...] = tuple(p for p in get_args(Precision) if p not in EIGHT_BITS)
 """Number formats, by what PyTorch is set to; `torch.backends.cudnn.allow_tf32` is for convolutions,
 `torch.set_float32_matmul_precision` for matrix products:
@@ -62,7 +62,7 @@ FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
     "fp32-ieee": {"cudnn.allow_tf32": False, "float32_matmul_precision": "highest"},
     "tf32": {"cudnn.allow_tf32": True, "float32_matmul_precision": "high"},
 }
-"""What `torch.backends` and `torch.set_float32_matmul_precision` are set to for float32."""
+"""Settings of `torch.backends` and `torch.set_float32_matmul_precision` for float32."""
 _NEEDS = {
     **{"tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "amp": "fp16", "amp-bf16": "bf16"},
     **{"int8": "int8", "fp8": "fp8"},
@@ -86,18 +86,18 @@ OTHER_NAMES = {
     "ort": "onnxruntime",
     "jit": "torchscript",
 }
-"""What frameworks call these; case does not matter, and "_" is "-"."""
+"""Names of these in frameworks; case does not matter, and "_" is "-"."""
 
 
 class StepOptions(TypedDict, total=False):
-    """What is run, see `Options`."""
+    """Options of the work that is run, see `Options`."""
 
     phase: Phase
     optimizer: Optimizer
 
 
 class HowOptions(TypedDict, total=False):
-    """How it is run, see `Options`."""
+    """Options of the way it is run, see `Options`."""
 
     mode: Mode
     timer: Timer
@@ -111,7 +111,7 @@ class HowOptions(TypedDict, total=False):
 
 
 class RunOptions(StepOptions, HowOptions, total=False):
-    """What holds for every point of a question, see `Options`."""
+    """Options of every point of a question, see `Options`."""
 
 
 class PointOptions(RunOptions, total=False):
@@ -130,30 +130,29 @@ class ConditionOptions(PointOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a model runs: what decides which kernels there are.
+    """How a model runs: the conditions that decide which kernels are launched.
 
     Attributes:
-        precision: see `PRECISIONS`. Of this and the other names case does not matter, and
-            "float16" means "fp16".
+        precision: number format, see `PRECISIONS`. Names ignore case, and "float16" means "fp16".
         mode: "eager" launches one kernel per operator, "compiled" fuses.
         channels_last: memory layout of images.
         attention: how `scaled_dot_product_attention` runs: "fused" keeps its scores on the chip,
             "unfused" (older software, a mask that fused kernels do not take) writes them to memory
-            in steps. What a file spells in steps runs in steps either way.
+            in steps. Attention that a file writes as single operators runs in steps either way.
         phase: "inference" is a forward pass, "train" a step of training: forward, backward and the
             update of the parameters.
-        optimizer: that updates, as `torch.optim` has it, SGD with momentum; of a training step.
-        checkpointing: blocks are run again in the backward pass instead of keeping what they
-            computed; of a training step.
-        autograd: the forward pass runs without `torch.no_grad`, so it keeps what a backward pass
-            would need; of eager inference.
-        runtime: what runs the model: "pytorch", as `mode` says; "torchscript", its interpreter
-            without Python; "onnxruntime", operator by operator on its CUDA provider; or the engine
-            "tensorrt", which builds kernels of its own and launches them as a CUDA graph.
+        optimizer: optimiser of a training step, as in `torch.optim`, SGD with momentum.
+        checkpointing: whether blocks of a training step are run again in the backward pass instead
+            of keeping their results.
+        autograd: whether the forward pass of eager inference runs without `torch.no_grad`, so that
+            it keeps the tensors that a backward pass would need.
+        runtime: software that runs the model: "pytorch" in its `mode`; "torchscript", PyTorch's
+            interpreter without Python; "onnxruntime", operator by operator on its CUDA provider; or
+            the engine "tensorrt", which builds its own kernels and launches them as a CUDA graph.
 
     Raises:
-        ConditionsError: if a name is unknown, what belongs to a training step is asked for of
-            inference, or what belongs to PyTorch of an engine.
+        ConditionsError: if a name is unknown, if an option of training steps is combined with
+            inference, or one of PyTorch with an engine.
     """
 
     precision: Precision = "fp32"
@@ -187,12 +186,12 @@ class Execution:
 
     @property
     def engine(self) -> str:
-        """What runs the model, in a word: the mode of PyTorch, or the engine."""
+        """The runtime in a word: the mode of PyTorch, or the engine."""
         return self.mode if self.runtime == "pytorch" else self.runtime
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a title says of an inference that is not as usual."""
+        """The conditions of an inference that a title mentions: those that are not the default."""
         unfused = (f"{self.attention} attention",) * (self.attention != "fused")
         return (*unfused, *("autograd",) * self.autograd)
 
@@ -204,25 +203,25 @@ def _part(read: Callable[[Conditions], T]) -> T:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Conditions:
-    """What a prediction is for, beside the model itself.
+    """The circumstances that a prediction is for, besides the model itself.
 
-    `Conditions(place, execution, batch=8)`; what is named beside a part takes its place in it, and
-    a part may be left out: `Conditions(device=find("A100"), precision="fp16", batch=8)`. Every
-    field of a part can be read from here: `conditions.precision`.
+    `Conditions(place, execution, batch=8)`; keywords override fields of either part, and a part
+    may be left out: `Conditions(device=find("A100"), precision="fp16", batch=8)`. Every field of a
+    part is also an attribute of the whole: `conditions.precision`.
 
     Attributes:
-        place: where the model runs.
-        execution: how it runs.
+        place: device, slice and host that the model runs on.
+        execution: way in which the model runs.
         batch: samples per step.
-        timer: "kernel" is the sum of kernel times, "event" the span between CUDA events around a
-            forward, "wall" a synchronised forward with the input on the device (the default
-            regime), "wall+copy" adds the host-to-device copy.
+        timer: part of the time that counts as latency: "kernel" is the sum of kernel times, "event"
+            the span between CUDA events around a forward, "wall" a synchronised forward with the
+            input on the device (the default), "wall+copy" adds the host-to-device copy.
 
     Raises:
         ConditionsError: if the batch is not a positive integer of sane size, or as `Execution` and
             `Place` do.
         UnsupportedPrecisionError: if the device has no hardware for the precision.
-        UnknownOptionError: if there is no condition of a name.
+        UnknownOptionError: if a keyword is not the name of a condition.
     """
 
     place: Place
@@ -269,7 +268,7 @@ class Conditions:
 
     @classmethod
     def of(cls, **options: Unpack[ConditionOptions]) -> Conditions:
-        """Return the conditions of names; a device of the user's own is checked.
+        """Return conditions from names; a device of the user's own is checked.
 
         Raises:
             UnknownNameError: if device, slice or host is not known.
@@ -280,7 +279,7 @@ class Conditions:
         return cls(**given)
 
     def replace(self, **changes: Unpack[ConditionOptions]) -> Conditions:
-        """Return the same conditions but for what is named; raises as `Conditions`."""
+        """Return the conditions with some fields replaced; raises as `Conditions` does."""
         kept: Any = {name: getattr(self, name) for name in self.__slots__}
         return Conditions(**kept | changes)
 
@@ -301,17 +300,17 @@ class Conditions:
 
     @property
     def options(self) -> ConditionOptions:
-        """The same by name, as the verbs take them."""
+        """The conditions by name, as the verbs take them."""
         return cast(ConditionOptions, {name: getattr(self, name) for name in CONDITIONS})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a document says of them, as JSON-ready data."""
+        """Return the conditions as JSON-ready data."""
         found: dict[str, Any] = {**self.options}
         found |= {name: value and value.name for name, value in found.items() if name in _NAMED}
         return found | dict.fromkeys(OF_TRAINING if self.phase != "train" else ())
 
     def __setstate__(self, state: list[Any]) -> None:
-        # Pickles of before have fifteen fields in a row.
+        # earlier pickles have fifteen fields in a row
         if len(state) > len(self.__slots__):
             given: Any = dict(zip(CONDITIONS, state, strict=False))
             new = Conditions(**given)
@@ -327,20 +326,20 @@ def _kinds(hint: Any) -> tuple[type, ...]:
 
 
 def usual_values(options: type) -> dict[str, Any]:
-    """Return the values of conditions where nobody says anything."""
+    """Return the default values of conditions."""
     usual: Any = Conditions().options
     return {name: usual[name] for name in options.__annotations__}
 
 
 def check_options(given: Iterable[str], *known: type) -> None:
-    """Refuse a name that is no option.
+    """Refuse names that are not options.
 
     Args:
-        given: names.
-        known: kinds of options that may be given.
+        given: names of the given options.
+        known: typed dictionaries of the known options.
 
     Raises:
-        UnknownOptionError: that names the closest option.
+        UnknownOptionError: if a name is unknown; the hint has the closest option.
     """
     names = [name for kind in known for name in kind.__annotations__]
     for name in given:
@@ -349,10 +348,10 @@ def check_options(given: Iterable[str], *known: type) -> None:
 
 
 def _check_engine(e: Execution) -> None:
-    """Refuse what a runtime beside PyTorch does not do.
+    """Refuse options of PyTorch that other runtimes do not have.
 
     Raises:
-        ConditionsError: if it is asked for.
+        ConditionsError: if one of them is given.
     """
     asked = {
         f"mode {e.mode}": (e.mode != "eager", "Leave the mode out: an engine has none."),
@@ -372,7 +371,7 @@ def precision_of(name: str) -> Precision:
     """Return the precision of this name; case does not matter, and "float16" is "fp16".
 
     Raises:
-        ConditionsError: if there is none.
+        ConditionsError: if the name is unknown.
     """
     return cast(Precision, spelt("precision", name, (*PRECISIONS, *EIGHT_BITS)))
 
@@ -381,15 +380,15 @@ def phase_of(name: str) -> Phase:
     """Return the phase of this name; case does not matter, and "training" is "train".
 
     Raises:
-        ConditionsError: if there is none.
+        ConditionsError: if the name is unknown.
     """
     return cast(Phase, spelt("phase", name, PHASES))
 
 
 def supported_precisions(device: Device, runtime: Runtime = "pytorch") -> tuple[Precision, ...]:
-    """Return the precisions that a GPU has hardware for, by its peak rates, and a runtime runs.
+    """Return the precisions that a runtime supports and a GPU has hardware for, by its peak rates.
 
-    Of a CPU no rates are known, so all are returned.
+    A CPU has no known rates, so all are returned.
     """
     known = PRECISIONS
     if runtime in GRAPH_ENGINES:
@@ -405,7 +404,7 @@ def supported_precisions(device: Device, runtime: Runtime = "pytorch") -> tuple[
 def unsupported(
     device: Device, precision: Precision, runtime: Runtime = "pytorch"
 ) -> UnsupportedPrecisionError:
-    """Return the error for a precision that a GPU has no hardware for, or a runtime no layers."""
+    """Return the error for a precision that the GPU or the runtime does not support."""
     format_ = _NEEDS.get(precision, "fp32")
     has = ", ".join(supported_precisions(device, runtime))
     if precision in EIGHT_BITS and runtime != "tensorrt":
@@ -429,17 +428,17 @@ def unsupported(
 
 
 def same_arithmetic(device: Device, precision: Precision) -> tuple[Precision, ...]:
-    """Return the precisions that are the same thing on a device, itself among them."""
+    """Return the precisions with the same arithmetic on a device, including this one."""
     alike: tuple[Precision, ...] = ("fp32", "fp32-ieee")
     has_tf32 = not device.peak_tflops or "tf32" in device.peak_tflops
     return (precision,) if has_tf32 or precision not in alike else alike
 
 
 def spelt(kind: str, name: Any, known: tuple[str, ...]) -> str:
-    """Return the one of `known` that a name means.
+    """Return the canonical spelling of a name, one of `known`.
 
     Raises:
-        ConditionsError: if it means none; the hint names the closest.
+        ConditionsError: if the name is unknown; the hint has the closest one.
     """
     if name in known:
         return str(name)
@@ -470,7 +469,7 @@ CONDITIONS = (*_FIRST, *(name for name in ConditionOptions.__annotations__ if na
 KINDS: Mapping[str, tuple[type, ...]] = {
     name: _kinds(hint) for name, hint in get_type_hints(ConditionOptions).items()
 }
-"""What the value of a condition is where it is written down: text, a truth, numbers."""
+"""Types of a condition's value in documents: text, a truth value, numbers."""
 OF_TRAINING = ("optimizer", "checkpointing")
-"""Conditions that mean nothing of inference: documents say null."""
+"""Conditions without meaning for inference, null in documents."""
 _NAMED = ("device", "mig", "host")

@@ -1,4 +1,4 @@
-"""`Epoch`: what going over a data set costs, from the prediction of one training step."""
+"""`Epoch`: the cost of training on a data set, from the prediction of one training step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Step(Protocol):
 
     @property
     def conditions(self) -> Conditions:
-        """What was asked for."""
+        """Conditions of the step."""
 
     @property
     def latency_ms(self) -> float | None:
@@ -44,15 +44,16 @@ class Epoch:
     """Training on a data set, on one GPU that is never kept waiting for data.
 
     Attributes:
-        samples: of the data set.
-        epochs: how often it is gone over.
-        steps: of all epochs; the last one of an epoch may be smaller, and counts as a whole one.
-        time_s: of all epochs.
-        time_interval_s: as wide as that of the step.
-        energy_kwh: of the board; None, with the reason in `absent`, if that of a step is not
+        samples: number of samples in the data set.
+        epochs: number of passes over it.
+        steps: number of steps in all epochs; the last one of an epoch counts as a whole one even if
+            it is smaller.
+        time_s: time of all epochs.
+        time_interval_s: its interval, relatively as wide as that of the step.
+        energy_kwh: energy of the board; None, with the reason in `absent`, if that of a step is not
             predicted.
-        price: time at the price of an hour, in the currency of that; None if none was given.
-        absent: reason by quantity.
+        price: price of the time, in the currency of the price per hour; None if that is not given.
+        absent: reasons by quantity.
     """
 
     samples: int

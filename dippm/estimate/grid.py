@@ -1,4 +1,4 @@
-"""Which points a question has: devices, slices, precisions and batches, from their names."""
+"""`Grid`: the points of a question, from names of devices, slices, precisions and batches."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Refused:
     """A precision that a device of a grid does not have.
 
     Attributes:
-        device: that lacks it.
-        precision: that was wanted.
-        error: why not.
-        asked: False if it was not named, but "all" of them.
+        device: device without the precision.
+        precision: refused precision.
+        error: reason for the refusal.
+        asked: whether the precision was named; False if it is one of "all".
     """
 
     device: Device
@@ -58,11 +58,11 @@ class Grid:
     """Points that differ in place, precision and batch, in this order, the batch fastest.
 
     Attributes:
-        places: where the model runs.
-        precisions: names; "all" stands for what a device has hardware for.
-        batches: sizes.
-        execution: how the model runs at every point, but for the precision.
-        timer: of every point, see `Conditions`.
+        places: devices and slices that the model runs on.
+        precisions: names; "all" stands for those that a device has hardware for.
+        batches: batch sizes.
+        execution: execution of every point, but for the precision.
+        timer: timer of every point, see `Conditions`.
     """
 
     places: Sequence[Place]
@@ -84,7 +84,7 @@ class Grid:
 
         Raises:
             UnknownNameError: if a device is not known, or none of them has one of the slices.
-            ConditionsError: if there is none of a kind, or one of the rest cannot be predicted.
+            ConditionsError: if a list is empty, or another option cannot be predicted.
         """
         how: dict[str, Any] = {**rest}
         host, context_mb = how.pop("host", None), how.pop("context_mb", None)
@@ -109,11 +109,11 @@ class Grid:
         *,
         supported: Callable[[Device], Iterable[Precision]],
     ) -> list[Conditions]:
-        """Return every point that there is; what `refused` returns is none.
+        """Return every point that can be predicted, without those that `refused` returns.
 
         Args:
-            batches: others than those of the grid.
-            supported: what "all" stands for on a device.
+            batches: batch sizes in place of the grid's; None for the grid's.
+            supported: function that returns the precisions that "all" stands for on a device.
 
         Raises:
             ConditionsError: if one of them cannot be predicted.

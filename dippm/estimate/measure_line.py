@@ -19,15 +19,15 @@ TORCH = "torch"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked about, as far as a measurement has to be told it.
+    """The model of a question, as far as a measurement needs it.
 
     Attributes:
-        model: path or name; "" of an object.
+        model: path or name of the model; "" for an object.
         input: sizes without the batch, as text; "" for the model's own.
-        runtime: what runs the model when it is measured: "torch", "onnxruntime", ...; "" of an
-            object, and of a file whose format cannot be told any more.
+        runtime: runtime of a measurement: "torch", "onnxruntime", ...; "" for an object, and for a
+            file whose format can no longer be recognised.
         trust: whether the file may run code when it is read.
-        checkpoint: that was named; "" if none was.
+        checkpoint: checkpoint that the user named; "" without one.
     """
 
     model: str
@@ -40,7 +40,7 @@ class Asked:
     def of(
         cls, source: Any, input: Any = None, *, trust: bool = False, checkpoint: str | None = None
     ) -> Asked:
-        """Return what the arguments of a prediction that was made say."""
+        """Return the model of a prediction from the arguments of its call."""
         named = checkpoint or ""
         if not isinstance(source, str | os.PathLike):
             return cls("", checkpoint=named)
@@ -54,12 +54,12 @@ class Asked:
 
 
 def measure_line(asked: Asked | None, c: Conditions, frameworks: Sequence[str]) -> tuple[str, str]:
-    """Return the line that would check a prediction, or "" and why there is none.
+    """Return the line that would check a prediction, or "" and the reason why not.
 
     Args:
-        asked: about what; None if nobody knows.
-        c: of the prediction.
-        frameworks: whose runs the checkpoint learned from.
+        asked: source of the model; None if it is not known.
+        c: conditions of the prediction.
+        frameworks: frameworks whose runs the checkpoint learned from.
     """
     if asked is None or not asked.model:
         return "", (

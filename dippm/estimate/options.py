@@ -1,7 +1,7 @@
-"""What every verb takes: the options of a question, and the model that it is about.
+"""The options of every verb, and the model that a question is about.
 
-A model is a file, a name, an object, a `ModelGraph`, or a `Prediction`: the model that it is of,
-under its conditions where the question names no others.
+A model is a file, a name, an object, a `ModelGraph`, or a `Prediction`, which stands for its own
+model under its own conditions, unless the question names others.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ Pair: TypeAlias = "T | tuple[T, T] | list[T]"
 
 
 class WarmPredictor(Protocol):
-    """A checkpoint in memory, as `dippm.load` returns it: what it takes where nobody said."""
+    """A checkpoint in memory, as `dippm.load` returns it, with its defaults."""
 
     @property
     def device(self) -> DeviceLike:
-        """What is predicted for."""
+        """Default device."""
 
     @property
     def phase(self) -> Phase:
-        """What is predicted."""
+        """Default phase."""
 
     @property
     def spelt(self) -> str | None:
-        """What names it; None if it was not asked for by name."""
+        """Name of the checkpoint; None if the user named none."""
 
 
 CheckpointLike = str | Path | WarmPredictor | None
@@ -72,18 +72,18 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class WarmOptions(ConditionOptions, ReadingOptions, total=False):
-    """What a predictor that is loaded takes, see `Options`."""
+    """Options of a loaded predictor, see `Options`."""
 
 
 class WarmRunOptions(RunOptions, ReadingOptions, total=False):
-    """What a predictor that is loaded takes for many points, see `Options`."""
+    """Options of a loaded predictor for many points, see `Options`."""
 
 
 class Options(WarmOptions, total=False):
-    """What every verb takes; one that has several of something says so itself.
+    """The options of every verb; verbs that take several values of one document it themselves.
 
-    Beside a `Prediction` what is left out is as it was predicted, beside a predictor that is
-    loaded its device and phase; else:
+    Defaults are those of a `Prediction` given as the model, device and phase of a loaded predictor
+    given as the checkpoint; else:
 
     Attributes:
         input: sizes of an input without the batch: "3,224,224", a tuple, a list of several
@@ -108,10 +108,10 @@ class Options(WarmOptions, total=False):
             "fused".
         phase: "inference", or "train" for a step of training: forward, backward and update.
         optimizer: "sgd" (with momentum), "adam" or "adamw"; of a training step.
-        checkpointing: blocks are run again in the backward pass; of a training step.
-        autograd: the forward pass runs without `torch.no_grad` and keeps what a backward pass would
-            need; of eager inference.
-        context_mb: memory in MiB that the process takes beside PyTorch's allocator, as
+        checkpointing: whether blocks of a training step are run again in the backward pass; False.
+        autograd: whether the forward pass of eager inference runs without `torch.no_grad` and keeps
+            the tensors that a backward pass would need; False.
+        context_mb: memory in MiB that the process takes besides PyTorch's allocator, as
             `dippm doctor` measures it, or a class of software: "cuda-10", "cuda-11" or "lazy", see
             `SOFTWARE_CLASSES`; left out: one is assumed, and the answer says which.
         runtime: "pytorch", "torchscript", "onnxruntime" or "tensorrt", see
@@ -121,30 +121,30 @@ class Options(WarmOptions, total=False):
         memory_limit_mb: private memory in MiB that the conversion may use; 4096.
 
     Raises:
-        UnknownOptionError: if there is no option of a name; the hint has the closest.
+        UnknownOptionError: if the name of an option is unknown; the hint has the closest.
     """
 
     checkpoint: CheckpointLike
 
 
 class SharedOptions(WarmRunOptions, total=False):
-    """What holds for every point where devices, precisions and batches vary, see `Options`."""
+    """Options of every point where devices, precisions and batches vary, see `Options`."""
 
     checkpoint: CheckpointLike
 
 
 class SweepOptions(PointOptions, ReadingOptions, total=False):
-    """What holds for every batch, see `Options`."""
+    """Options of every batch, see `Options`."""
 
     checkpoint: CheckpointLike
 
 
 class ChoiceOptions(SharedOptions, total=False):
-    """What holds for every GPU and slice, see `Options`.
+    """Options of every GPU and slice, see `Options`.
 
     Attributes:
         batch: samples per step; of several ("1:256", see `dippm.sweep`) each place takes its best.
-        precision: see `Options`.
+        precision: number format, see `Options`.
     """
 
     batch: int | str | Iterable[int]
@@ -152,7 +152,7 @@ class ChoiceOptions(SharedOptions, total=False):
 
 
 class SliceOptions(ChoiceOptions, total=False):
-    """What holds for every slice of a GPU, see `Options`.
+    """Options of every slice of a GPU, see `Options`.
 
     Attributes:
         device: a GPU with MIG.
@@ -162,13 +162,13 @@ class SliceOptions(ChoiceOptions, total=False):
 
 
 class ProcessOptions(SharedOptions, total=False):
-    """What several processes on one GPU take, see `Options`.
+    """Options of several processes on one GPU, see `Options`.
 
     Attributes:
         device: the GPU.
-        batch: of all processes, or one for each model.
+        batch: batch size of all processes, or one for each model.
         mig: a slice that all of them share; left out: the whole GPU.
-        precision: of all of them.
+        precision: number format of all processes.
     """
 
     device: DeviceLike
@@ -178,14 +178,14 @@ class ProcessOptions(SharedOptions, total=False):
 
 
 class GridOptions(SharedOptions, total=False):
-    """What one question about many points takes, see `Options`.
+    """Options of one question about many points, see `Options`.
 
     Attributes:
         device: one GPU or several.
         batch: one size or several.
-        mig: slices; None is the whole GPU. A slice that one of the devices does not have is left
+        mig: slices; None for the whole GPU. A slice that one of the devices does not have is left
             out for that device.
-        precision: one or several; "all" is what each device has hardware for.
+        precision: one or several; "all" for those that each device has hardware for.
     """
 
     device: DeviceLike | Iterable[DeviceLike]
@@ -195,7 +195,7 @@ class GridOptions(SharedOptions, total=False):
 
 
 class PairOptions(ReadingOptions, total=False):
-    """What a difference takes, see `Options`: of a condition one value, or one for each side."""
+    """Options of a difference, see `Options`; a condition has one value, or one for each side."""
 
     checkpoint: CheckpointLike
     batch: Pair[int]
@@ -223,17 +223,17 @@ GOES_WITH = {
     "mode": ("autograd",),
     "runtime": ("mode", "autograd"),
 }
-"""Conditions of a prediction that mean nothing once another one is changed."""
+"""Conditions of a prediction that lose their meaning when another one is changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
-    """A model that was read.
+    """A model after reading.
 
     Attributes:
-        graph: of it.
-        name: what an answer calls it.
-        asked: what it was read from; None if nobody knows.
+        graph: graph of the model.
+        name: name of the model in answers.
+        asked: file or name that the model was read from; None if it is not known.
     """
 
     graph: ModelGraph
@@ -248,7 +248,7 @@ def read_model(
     checkpoint: CheckpointLike = None,
     **reading: Unpack[ReadingOptions],
 ) -> ReadModel:
-    """Convert a model, or take the graph that is given or that a prediction is of.
+    """Convert a model, or return the graph that is given or that of a prediction.
 
     Raises:
         ModelFileError: if the model cannot become a graph.
@@ -267,29 +267,29 @@ def read_model(
 
 
 def name_of(source: Any) -> str:
-    """Return what an answer calls a model."""
+    """Return the name of a model in answers."""
     return source.provenance.source if isinstance(source, Prediction) else source_name(source)
 
 
 def conditions_in(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options that are conditions."""
+    """Return the options that are conditions."""
     return {name: options[name] for name in CONDITIONS if name in options}
 
 
 def reading_in(options: Mapping[str, Any]) -> ReadingOptions:
-    """Return those of the options that say how a model is read."""
+    """Return the options of reading a model."""
     return cast(ReadingOptions, {name: options[name] for name in READING if name in options})
 
 
 def checkpoint_of(prediction: Prediction) -> str | None:
-    """Return the checkpoint that a prediction was asked of; None if the usual one answered."""
+    """Return the checkpoint that was named for a prediction; None if the default one answered."""
     if prediction.asked is None:
         return prediction.provenance.checkpoint.replace(" ", "@")
     return prediction.asked.checkpoint or None
 
 
 def usual_options(source: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what holds where a question says nothing: as `Options` has it."""
+    """Return the defaults of a question, as `Options` documents them."""
     found: dict[str, Any] = {}
     warm = given.get("checkpoint")
     if warm is not None and not isinstance(warm, str | os.PathLike):
@@ -307,7 +307,7 @@ def question(options: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Let a verb, whose first argument is a model, take a `Prediction` and a loaded predictor.
 
     Args:
-        options: the verb's; a name that is none of them is refused.
+        options: typed dictionary of the verb's options; other names are refused.
     """
 
     def decorate(verb: Callable[P, T]) -> Callable[P, T]:

@@ -32,7 +32,7 @@ from dippm.model.graph.model_graph import ModelGraph
 
 SEED_DEVICE = "A100-40GB"
 SHOWN = 10
-"""Operators that a notebook lists."""
+"""Number of operators that a notebook lists."""
 LABELS = {
     "memory_mb": "memory",
     "energy_j": "energy",
@@ -49,21 +49,21 @@ COLUMNS = (
     *("coverage", *FIT, *CONDITIONS, "host", "host_launch_us", "host_assumed"),
     *("checkpoint", "absent", "warnings", "verify", *DERIVED),
 )
-"""Of the row of a prediction, alone or in a comparison; what is added stands at the end."""
+"""Columns of a prediction's row, alone or in a comparison; new ones are appended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a prediction comes from.
+    """The origin of a prediction.
 
     Attributes:
         source: file name, specification or class of the model.
         checkpoint: "name version".
         kind: kind of predictor.
-        sha256: of the weights of the checkpoint.
-        graph_version: of the canonical rules.
-        dippm_version: of this package.
-        frameworks: whose runs the checkpoint learned from, so what the numbers hold for.
+        sha256: hash of the checkpoint's weights.
+        graph_version: version of the canonical rules.
+        dippm_version: version of this package.
+        frameworks: frameworks whose runs the checkpoint learned from, for which the numbers hold.
     """
 
     source: str
@@ -77,7 +77,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Prediction(Answer):
-    """What a model costs on a GPU; `dippm.predict` makes it.
+    """The cost of a model on a GPU, as `dippm.predict` returns it.
 
     It unpacks as memory, energy, latency, MIG profile, in that order, rounded for print.
 
@@ -85,25 +85,24 @@ class Prediction(Answer):
         memory_mb: peak GPU memory in MiB as `nvidia-smi` shows it; None, as every target, if it is
             in `absent`.
         energy_j: energy of one forward pass of the batch, or of one training step, in J.
-        latency_ms: time of it in ms.
-        power_w: mean power during it in W.
+        latency_ms: time of that pass or step in ms.
+        power_w: mean power during that pass or step in W.
         mig: smallest MIG profile whose usable memory holds `memory_bound_mb`; None if none does
             or the GPU has none, with the reason in `absent`.
-        host: the machine that launches the kernels, and what it decides; None if the checkpoint
-            knows only one.
-        memory_bound_mb: one-sided 99 % upper bound of the memory, which `fits` goes by; on a slice
-            that of the whole GPU.
-        memory_parts: what `memory_mb` is the sum of, and where its peak stands; None, with the
-            reason in `absent`, if the checkpoint predicts it as one number, and for points of a
-            grid.
-        intervals: range by target.
+        host: machine that launches the kernels, and its share of the latency; None if the
+            checkpoint knows only one.
+        memory_bound_mb: one-sided 99 % upper bound of the memory, on which `fits` is based; on a
+            slice that of the whole GPU.
+        memory_parts: summands of `memory_mb`, and the operator at its peak; None, with the reason
+            in `absent`, if the checkpoint predicts it as one number, and for points of a grid.
+        intervals: interval by target.
         absent: reason by target (or "mig", "fits", "memory_parts") that has no value.
-        warnings: what to know before relying on the numbers.
+        warnings: limits of the answer that a user should know.
         operators: cost per operator, the host's share last; empty for points of a grid.
-        conditions: what was asked for.
-        provenance: which weights and rules answered.
-        source_graph: the model as it was converted, see `graph`.
-        asked: what the model was read from; None if nobody said.
+        conditions: conditions that the prediction is for.
+        provenance: checkpoint and rules that answered.
+        source_graph: converted model before its batch is fixed, see `graph`.
+        asked: file or name that the model was read from; None if it is not known.
     """
 
     memory_mb: float | None
@@ -133,7 +132,7 @@ class Prediction(Answer):
         provenance: Provenance,
         asked: Asked | None = None,
     ) -> Prediction:
-        """Return the prediction that a predictor's estimates amount to."""
+        """Return the prediction that consists of a predictor's estimates."""
         known = {t: e for t, e in estimates.values.items() if _is_finite(e)}
         values = {target: estimate.value for target, estimate in known.items()}
         reasons = {
@@ -183,7 +182,7 @@ class Prediction(Answer):
     def estimate(self, name: str) -> Estimate | None:
         """Return a target, or what follows from one (`dippm.estimate.derived`), with its interval.
 
-        None if it cannot be had; of a target `absent` has the reason.
+        None without a value; for a target `absent` has the reason.
         """
         if name in DERIVED:
             found = self.estimate(DERIVED[name].target)
@@ -192,7 +191,7 @@ class Prediction(Answer):
         return None if value is None else Estimate(value, self.intervals[name])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the one row of it; the keys are `COLUMNS`, as of a row of a comparison."""
+        """Return its single row, with the keys `COLUMNS` as in a comparison."""
         row, host = point_row(self.provenance.source, self.conditions), self.host
         for target in LABELS:
             interval = self.intervals.get(target)
@@ -225,12 +224,12 @@ class Prediction(Answer):
 
     @property
     def headroom_mb(self) -> float | None:
-        """Memory left at the 99 % bound in MiB, below 0 if that is short; None as `fits`."""
+        """Memory left at the 99 % bound in MiB, negative if it does not fit; None as `fits`."""
         return None if self.memory_bound_mb is None else self.capacity_mb - self.memory_bound_mb
 
     @property
     def fits(self) -> bool | None:
-        """Whether the memory holds the 99 % bound, by which `mig` is chosen too.
+        """Whether the memory holds the 99 % bound, which also decides `mig`.
 
         None, with the reason in `absent`, where the memory is not predicted.
         """
@@ -250,25 +249,25 @@ class Prediction(Answer):
 
     @property
     def tree(self) -> ModuleCost:
-        """What each module costs, with subtotals; without times where `operators` is empty."""
+        """The cost of each module, with subtotals; without times where `operators` is empty."""
         return module_tree(self.graph, self.operators, name=self.provenance.source)
 
     def epoch(self, samples: int, *, epochs: int = 1, price_per_hour: float | None = None) -> Epoch:
-        """Return what going over a data set costs, see `dippm.estimate.epoch.epoch_of`.
+        """Return the cost of training on a data set, see `dippm.estimate.epoch.epoch_of`.
 
         Args:
-            samples: of the data set.
-            epochs: how often it is gone over.
-            price_per_hour: of the GPU.
+            samples: number of samples in the data set.
+            epochs: number of passes over it.
+            price_per_hour: price of the GPU.
 
         Raises:
-            ConditionsError: if this is no prediction of a training step.
+            ConditionsError: if this is not the prediction of a training step.
         """
         return epoch_of(self, samples, epochs=epochs, price_per_hour=price_per_hour)
 
     @property
     def seed_mig(self) -> MigProfile | None:
-        """The slice by the rule that DIPPM was published with, without margin; for an A100-40GB."""
+        """The slice by the published rule of DIPPM, without margin; only for an A100-40GB."""
         if self.memory_mb is None or self.conditions.device.name != SEED_DEVICE:
             return None
         return seed_profile(self.memory_mb)
@@ -439,7 +438,7 @@ class Prediction(Answer):
 
 
 def point_row(source: str, c: Conditions | None) -> dict[str, Any]:
-    """Return the row of a point with what was asked, and nothing predicted."""
+    """Return the row of a point with its conditions, all predicted columns empty."""
     where: dict[str, Any] = {
         "source": source,
         "device": c and c.device.name,
@@ -448,8 +447,8 @@ def point_row(source: str, c: Conditions | None) -> dict[str, Any]:
         "precision": c and c.precision,
     }
     row: dict[str, Any] = {**dict.fromkeys(COLUMNS), **where, "absent": {}, "warnings": []}
-    told = c.to_dict() if c else {}
-    return row | {name: told.get(name) for name in CONDITIONS}
+    values = c.to_dict() if c else {}
+    return row | {name: values.get(name) for name in CONDITIONS}
 
 
 def _is_finite(estimate: Estimate) -> bool:
@@ -470,7 +469,7 @@ def _coverage(intervals: Mapping[str, Interval]) -> str:
 
 
 def _advise(bound_mb: float | None, c: Conditions) -> tuple[MigProfile | None, str]:
-    """Return the smallest slice that holds what the model needs, or why there is none."""
+    """Return the smallest slice whose memory holds the bound, or None and the reason."""
     if bound_mb is None:
         return None, "the memory is not predicted"
     if not (c.device.mig_profiles or c.device.unlisted_mig_profiles):

@@ -50,14 +50,14 @@ POINTS_PER_STAGE = 64
 
 @dataclass(frozen=True, slots=True)
 class LoadedPredictor:
-    """A checkpoint in memory: every call of it is a warm one.
+    """A checkpoint in memory, so that no call loads it again.
 
     Attributes:
-        checkpoint: what was loaded.
-        named: whether it was asked for by name. If not, another shipped checkpoint answers for a
-            device or a phase that this one does not know.
-        device: what is predicted for where a call names no device.
-        phase: that is predicted where a call names none.
+        checkpoint: the loaded checkpoint.
+        named: whether the user named the checkpoint. If not, another shipped checkpoint answers
+            for a device or a phase that this one does not know.
+        device: default device of every call.
+        phase: default phase of every call.
     """
 
     checkpoint: Checkpoint
@@ -80,7 +80,7 @@ class LoadedPredictor:
 
     @property
     def spelt(self) -> str | None:
-        """What names the checkpoint, if it was asked for by name."""
+        """The name of the checkpoint; None if the user named none."""
         return _spelt(self.checkpoint) if self.named else None
 
     def predict(
@@ -105,11 +105,15 @@ class LoadedPredictor:
         name: str = "graph",
         asked: Asked | None = None,
     ) -> Prediction:
-        """Predict a ready graph under ready conditions; `name` is what the answer calls it.
+        """Predict a graph under validated conditions.
 
-        `asked` is what the graph was read from, for the line that would check the answer.
+        The precision is that of the conditions, whatever the type of the graph's weights.
 
-        The precision is that of the conditions, whatever type the graph's weights are held in.
+        Args:
+            graph: the model.
+            conditions: the point to predict.
+            name: name of the model in the answer.
+            asked: file or name that the graph was read from, for the line that checks the answer.
         """
         graph = in_float32(graph)
         checkpoint = self.checkpoint_for(conditions.device, conditions.phase)
@@ -138,13 +142,13 @@ class LoadedPredictor:
 
         Args:
             source: see `dippm.predict`.
-            batches: batch sizes; None is 1, or that of a prediction, as for all below.
-            devices: GPUs; None is the predictor's own.
+            batches: batch sizes; None for 1, or for that of a prediction, as for all below.
+            devices: GPUs; None for the predictor's own.
             migs: slices; None is the whole GPU. A slice that one of the devices does not have is
                 left out for that device.
             framework: see `dippm.predict`.
-            precision: one or several; "all" is what each device has hardware for.
-            **options: what holds for every point, see `dippm.Options`.
+            precision: one or several; "all" for those that each device has hardware for.
+            **options: conditions of every point, see `dippm.Options`.
 
         Raises:
             UnknownNameError: if none of the devices has one of the slices.
@@ -167,7 +171,7 @@ class LoadedPredictor:
         name: str = "graph",
         asked: Asked | None = None,
     ) -> Iterator[Prediction]:
-        """Predict a ready graph at ready points, without operator tables, in their order."""
+        """Predict a graph at validated points, in their order, without operator tables."""
         graph, done = in_float32(graph), 0
         for (device, phase), group in groupby(points, key=lambda p: (p.device, p.phase)):
             checkpoint = self.checkpoint_for(device, phase)
@@ -184,7 +188,7 @@ class LoadedPredictor:
                     )
 
     def precisions_for(self, device: Device, phase: Phase = "inference") -> list[Precision]:
-        """Return what a device has hardware for, as far as its checkpoint answers for it."""
+        """Return the precisions of a device's hardware that its checkpoint answers for."""
         listed = precisions_of(self.checkpoint_for(device, phase).config)
         return [p for p in supported_precisions(device) if listed is None or p in listed]
 
@@ -209,9 +213,9 @@ class LoadedPredictor:
         asked: Asked | None = None,
         **reading: Unpack[ReadingOptions],
     ) -> Iterator[Prediction | Failure]:
-        """Predict one model of a comparison; what fails is a `Failure`, or raised if `strict`.
+        """Predict one model of a comparison; errors become `Failure`s, or are raised if `strict`.
 
-        The arguments are those of `compare`; `asked` is what a ready graph was read from.
+        The arguments are those of `compare`; `asked` is the source of a graph given as such.
         """
         began = time.monotonic()
         timeout_s = reading.get("timeout_s", DEFAULT_TIMEOUT_S)
@@ -253,7 +257,7 @@ class LoadedPredictor:
 
 
 def _failures(refused: Iterable[Refused], name: str, *, strict: bool) -> Iterator[Failure]:
-    """Return what the devices do not have as entries; raise what was asked for if `strict`."""
+    """Return refused precisions as entries; raise those asked for by name if `strict`."""
     for one in refused:
         if strict and one.asked:
             raise one.error
@@ -263,7 +267,7 @@ def _failures(refused: Iterable[Refused], name: str, *, strict: bool) -> Iterato
 
 
 def _spelt(checkpoint: Checkpoint) -> str:
-    """Return what names a checkpoint: name and version of one that is shipped, else its folder."""
+    """Return the name and version of a shipped checkpoint, the folder of any other."""
     name = f"{checkpoint.name}@{checkpoint.version}"
     try:
         shipped = pretrained.find(name).path
@@ -285,7 +289,7 @@ def _provenance(checkpoint: Checkpoint, graph: ModelGraph, source: str) -> Prove
 
 
 def _ours(error: Exception) -> DippmError:
-    """Return an error of ours; anything else is a fault of ours that must not end the rest."""
+    """Return a `DippmError` as it is; wrap any other error, so that other models go on."""
     if isinstance(error, DippmError):
         return error
     found = DippmError(

@@ -70,21 +70,21 @@ class OperatorCost:
     Attributes:
         node: position in `ModelGraph.nodes`; None for the host row and that of an update.
         op: canonical operator name, "host", or "optimizer".
-        kernels: kernels that the operator launches under the conditions.
-        time_ms: its part of the predicted latency.
+        kernels: number of kernels that the operator launches under the conditions.
+        time_ms: its part of the predicted latency in ms.
         share: time_ms / latency, 0 to 1.
-        bound: what limits it.
+        bound: resource that limits its speed.
         macs: multiply-accumulates.
         bytes_moved: bytes read and written, weights included.
-        path: of the module or layer, see `OpNode.path`; "" for the host.
+        path: path of its module or layer, see `OpNode.path`; "" for the host.
         energy_j: its part of the predicted energy, see `power.energy_shares`; None if the energy is
             not predicted, or not by operator.
-        flops: floating-point operations of its kernels, beside MACs those of element-wise work.
-        unit: arithmetic that carries most of them, one of `dippm.estimate.features.kernel.UNITS`;
-            "" if nobody says.
-        part: of a training step: an operator has a row for its forward pass, one for its gradients
-            and, with checkpointing, one for what runs again; the update is a row without a node.
-            Inference is all forward.
+        flops: floating-point operations of its kernels, including element-wise work.
+        unit: arithmetic unit of most of them, one of `dippm.estimate.features.kernel.UNITS`; "" if
+            it is not known.
+        part: pass of a training step: an operator has a row for its forward pass, one for its
+            gradients and, with checkpointing, one for its recomputation; the update is a row
+            without a node. Inference is all forward.
     """
 
     node: int | None
@@ -109,28 +109,27 @@ class OperatorCost:
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """What the predicted memory consists of; the parts sum to what `nvidia-smi` shows.
+    """The parts of the predicted memory; they sum to what `nvidia-smi` shows.
 
-    All but the context is what PyTorch's allocator reserves (`torch.cuda.max_memory_reserved`).
+    All but the context is reserved by PyTorch's allocator (`torch.cuda.max_memory_reserved`).
 
     Attributes:
         weights_mb: parameters, with the half-precision copies that autocast has made by the peak.
-        activations_mb: tensors alive at once where most of them are; of a training step, and of a
-            forward pass under autograd, what is saved for the gradients.
-        workspace_mb: what is reserved beyond them: cached blocks, workspaces of the libraries,
-            rounding.
+        activations_mb: tensors that are alive at the peak; for a training step, and for a forward
+            pass under autograd, those saved for the gradients.
+        workspace_mb: further reserved memory: cached blocks, workspaces of the libraries, rounding.
         context_mb: driver context, libraries and framework; grows with the multiprocessors.
         peak_node: position in `ModelGraph.nodes` of the operator whose results complete the
             activations; None if the inputs alone are the peak.
         peak_op: its canonical name, "" without one.
         peak_path: its module or layer, see `OpNode.path`.
-        gradients_mb: of the parameters; a forward pass has none.
-        optimizer_mb: states of the optimiser; a forward pass has none.
-        context_software: class of software that the context is that of, "as given", or "that of
+        gradients_mb: gradients of the parameters; 0 for a forward pass.
+        optimizer_mb: states of the optimiser; 0 for a forward pass.
+        context_software: class of software whose context is assumed, "as given", or "that of
             the checkpoint".
         context_sd_mb: standard deviation of the context between installations; None if the error of
             the whole memory says it.
-        context_assumed: whether nobody named the context.
+        context_assumed: whether the context was assumed rather than named.
     """
 
     weights_mb: float
@@ -148,22 +147,22 @@ class MemoryParts:
 
     @property
     def reserved_mb(self) -> float:
-        """Return what the framework's allocator reserves: all but the context."""
+        """Return the memory that the framework's allocator reserves: all but the context."""
         kept = self.weights_mb + self.gradients_mb + self.optimizer_mb
         return kept + self.activations_mb + self.workspace_mb
 
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """The machine that a latency holds for, and what it decides of it.
+    """The machine that a latency holds for, and its share of that latency.
 
     Attributes:
         name: class of machines, or the number that was given.
         launch_us: host time of one launch, in µs.
         log_sd: standard deviation of its logarithm between such machines.
-        assumed: whether nobody named a machine.
-        launches: kernels launched in one pass.
-        share: of the latency that the launch time decides, 0 to 1.
+        assumed: whether the machine was assumed rather than named.
+        launches: number of kernels launched in one pass.
+        share: share of the latency that the launch time decides, 0 to 1.
     """
 
     name: str
@@ -179,18 +178,18 @@ class Estimates:
     """The answer of a predictor for one graph under one set of conditions.
 
     Attributes:
-        values: one estimate per target of `TARGETS`; a target that cannot be had is missing here
-            and has its reason in `absent`.
-        absent: reason by target.
+        values: one estimate per target of `TARGETS`; a target without a value is missing here and
+            has its reason in `absent`.
+        absent: reasons by target.
         memory_bound_mb: one-sided 99 % upper bound of the memory; None without memory estimate.
         operators: parts of the latency, in graph order, the host row last; their times sum to it.
-        warnings: what a user should know about this number: unseen operators, out-of-range
+        warnings: limits of the answer that a user should know: unseen operators, out-of-range
             shapes, a device that was never measured.
-        memory_parts: what the memory consists of; None if the predictor knows only the whole, or
-            was asked for many points.
-        host: the machine that the latency holds for; None if the predictor knows only one.
-        interval_terms: what the width of the latency's interval is made of; None if the predictor
-            does not say.
+        memory_parts: parts of the memory; None if the predictor knows only the whole, or was asked
+            for many points.
+        host: machine that the latency holds for; None if the predictor knows only one.
+        interval_terms: terms of the width of the latency's interval; None if the predictor does not
+            provide them.
     """
 
     values: Mapping[str, Estimate]

@@ -36,7 +36,7 @@ from dataset.measured.sources import parvagpu
 from dippm.decide.sharing.load import load_of
 from dippm.devices import find
 from dippm.estimate.conditions import Conditions
-from dippm.estimate.models.neighbour_law import FILE, Load, NeighbourLaw, beside
+from dippm.estimate.models.neighbour_law import FILE, Load, NeighbourLaw, shared_latency_ms
 from dippm.estimate.predictor import LoadedPredictor
 from dippm.model.graph import ModelGraph
 from training.studies.kernel_tables import markdown
@@ -133,7 +133,9 @@ class Rows:
         # the fair share of one of several alike: what `fair_share` returns
         k = self.processes
         share = np.maximum(1.0 / k, 1.0 - (k - 1.0) * demand / start)
-        return np.asarray(np.log(beside(start, demand, share, law.corner) / self.measured_ms))
+        return np.asarray(
+            np.log(shared_latency_ms(start, demand, share, law.corner) / self.measured_ms)
+        )
 
 
 def read_cells(data: Path, loaded: LoadedPredictor) -> tuple[list[Cell], int]:

@@ -1,4 +1,4 @@
-"""What PyTorch's caching allocator takes from the driver for tensors that come and go.
+"""The memory that PyTorch's caching allocator takes from the driver for a pass's tensors.
 
 It asks for segments (2 MiB for tensors up to 1 MiB; 20 MiB for those below 10 MiB; else the size
 rounded up to 2 MiB), cuts them, joins what lies free side by side, and never gives a segment back.
@@ -55,7 +55,7 @@ class CachingAllocator:
         return block.number
 
     def give(self, handle: int) -> None:
-        """Free a tensor; what lies free beside it joins it."""
+        """Free a tensor and join its block with free neighbours."""
         block = self._blocks[handle]
         for other in (block.before, block.after):
             if other is not None and other.free:
@@ -80,7 +80,7 @@ class CachingAllocator:
         return block
 
     def _cut(self, block: _Block, size: int) -> None:
-        """Leave `size` bytes to a block; the rest is free behind it."""
+        """Leave `size` bytes to a block and free the rest behind it."""
         rest = self._new(block.size - size, large=block.large)
         block.size = size
         rest.before, rest.after = block, block.after

@@ -1,4 +1,4 @@
-"""What to know about an answer of `hybrid`: what was never measured, what was assumed."""
+"""Warnings of an answer of `hybrid`: what was never measured, what was assumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dippm.estimate.models.targets import Estimate, HostUse
 from dippm.model.graph.model_graph import ModelGraph
 
 HOST_DECIDES = 0.5
-"""From this share of the latency on, an answer says that it depends on the host."""
+"""Share of the latency from which on an answer says that it depends on the host."""
 _LAUNCHES = FEATURES.index("log_launches")
 
 
@@ -31,7 +31,7 @@ def graph_warnings(
     Args:
         graph: the model.
         table: its kernels.
-        device: that runs them.
+        device: the device.
         measured_classes: classes of kernels that the checkpoint learned from.
     """
     unknown = dict(graph.unknown_ops)
@@ -54,13 +54,13 @@ def graph_warnings(
 def device_warnings(
     c: Conditions, measured: Mapping[str, Sequence[str]], phase: PhaseModel, launches: float
 ) -> Iterator[str]:
-    """Say what is not known of a device, or was never measured on it.
+    """Yield what is not known of a device, or was never measured on it.
 
     Args:
         c: the conditions.
         measured: precisions by name of the devices that the checkpoint learned from.
-        phase: of the checkpoint.
-        launches: of the graph.
+        phase: phase of the checkpoint.
+        launches: number of launches of the graph.
     """
     device = c.device
     changed = _changed(device)
@@ -90,14 +90,14 @@ def device_warnings(
 
 
 def batch_warnings(batch: int, measured: Sequence[int]) -> Iterator[str]:
-    """Say that a batch is outside of (smallest, largest) that was measured."""
+    """Yield a warning if a batch is outside of the measured (smallest, largest)."""
     low, high = measured
     if not low <= batch <= high:
         yield f"batch {batch} is outside of what was measured ({low} to {high})"
 
 
 def calibration_warnings(c: Conditions, terms: IntervalTerms, law: IntervalLaw) -> Iterator[str]:
-    """Say what is wide about the interval of a calibrated device."""
+    """Yield the reasons for a wide interval of a calibrated device."""
     found, name = c.device.calibration, c.device.name
     if found is None or not found.has_models or terms.features[_LAUNCHES] < log(FEWEST_LAUNCHES):
         return
@@ -122,7 +122,7 @@ def calibration_warnings(c: Conditions, terms: IntervalTerms, law: IntervalLaw) 
 
 
 def host_warnings(host: HostUse, latency: Estimate) -> Iterator[str]:
-    """Say that a latency depends on its host, and how much of the interval is the host's."""
+    """Yield a warning if a latency depends on its host, with the host's part of the interval."""
     if host.share < HOST_DECIDES:
         return
     text = (

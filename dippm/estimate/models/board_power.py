@@ -1,4 +1,4 @@
-"""What a low power limit takes from a board that no measurement shows: an estimate.
+"""The slow-down by a low power limit of a board without measurements: an estimate.
 
 A chip needs about the same energy for the same work whatever board carries it. A board that is
 predicted to work at a share f of the speed of a measured sibling would draw f times its power, of a
@@ -29,20 +29,20 @@ from dippm.estimate.models.power import PowerModel, work_ms
 from dippm.estimate.models.power_limit import fitted
 
 LEAST = 0.01
-"""Slow-downs below this, in the log, are none."""
+"""Slow-downs below this, in the log, are disregarded."""
 WORTH_TELLING = 0.05
-"""From this slow-down on, in the log, an answer names it."""
+"""Slow-down, in the log, from which on an answer mentions it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """What the limit of a board does to a model.
+    """The effect of a board's power limit on a model.
 
     Attributes:
         log_slowdown: logarithm of time at the limit over time without, above 0.
         power_w: mean power at the limit while kernels run.
-        share: the limit over that of a board which the work would not slow down.
-        sibling: measured GPU that tells.
+        share: the limit over the one at which this work would not be slowed down.
+        sibling: measured GPU that the estimate is based on.
     """
 
     log_slowdown: float
@@ -61,15 +61,15 @@ class BoardPower:
     """The limits of boards that were never measured.
 
     Args:
-        power: what measured boards draw.
-        measured: names of the GPUs that were measured often enough, by width of the format.
+        power: model of the power of measured boards.
+        measured: names of the GPUs with enough measurements, by width of the format.
     """
 
     def __init__(self, power: PowerModel, measured: Mapping[str, Sequence[str]]) -> None:
         self._power, self._measured = power, measured
 
     def siblings(self, c: Conditions) -> tuple[Conditions, ...]:
-        """Return the same conditions on measured siblings; none if nothing is to be estimated."""
+        """Return the same conditions on measured siblings; empty if the limit needs no estimate."""
         measured = self._measured.get(FORMATS[c.precision], ())
         device = c.device
         if device.power_limit_w is None or device.calibration or device.name in measured:
@@ -84,7 +84,7 @@ class BoardPower:
         device_ms: float,
         siblings: Sequence[tuple[Device, KernelGraph, float]],
     ) -> Limited | None:
-        """Return what the limit of a board does; None if it is no limit to this work.
+        """Return the effect of the board's limit; None if it does not limit this work.
 
         Args:
             c: the conditions.
@@ -112,7 +112,7 @@ class BoardPower:
 
 
 def limit_warnings(device: Device, limited: Limited | None) -> Iterator[str]:
-    """Yield what an answer has to say of a board's power limit."""
+    """Yield the warnings about a board's power limit."""
     if limited is None or limited.log_slowdown < WORTH_TELLING:
         return
     yield (

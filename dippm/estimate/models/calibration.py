@@ -1,4 +1,4 @@
-"""A few measurements on one GPU → what the shared law must add there.
+"""Calibration: the offsets of one GPU from the shared law, by a few measurements.
 
 T_i = smoothmax(e^o Σ_c t_ic e^(o_c), H_i e^h) + copy_i, fitted to log T_i by Gauss-Newton steps.
 Each offset is pulled to zero as strongly as offsets between measured GPUs are small, so that few
@@ -40,17 +40,17 @@ MOST_MODELS = MOST_ROWS
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """One measurement beside what is predicted without it.
+    """One measurement, with the uncalibrated prediction for it.
 
     Attributes:
         model: rows of one model are left out together when the error is estimated.
         class_ms: predicted device time by kernel class, in the order of KERNEL_CLASSES.
-        launches: of kernels; fewer than FEWEST_LAUNCHES are a single operator, or about one.
+        launches: number of kernels; fewer than FEWEST_LAUNCHES are about a single operator.
         host_ms: launches × launch time; 0 if the clock does not see the host.
         copy_ms: time of copying the inputs that the clock sees.
-        latency_ms: measured.
-        regime: mode and precision, see `Calibration.regimes`; empty if nobody says.
-        before_ms: latency that is answered without a calibration; None if nobody asked.
+        latency_ms: measured latency.
+        regime: mode and precision, see `Calibration.regimes`; empty if not known.
+        before_ms: predicted latency without calibration; None if it was not asked for.
     """
 
     model: str
@@ -67,8 +67,8 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
     """Fit the offsets of a GPU, and their error on models left out.
 
     Args:
-        rows: at least one.
-        base: name of the device whose predictions `rows` hold.
+        rows: measurements, at least one.
+        base: name of the device whose predictions `rows` contain.
     """
     offsets, added, launch_log_sd = _fit(rows)
     alone = _alone(rows)
@@ -95,7 +95,7 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
 
 
 def offsets_of(found: Calibration) -> Floats:
-    """Return what `log_ms` takes for whole models, shape (2 + C,)."""
+    """Return the offsets that `log_ms` takes for whole models, shape (2 + C,)."""
     classes = [found.classes.get(name, 0.0) for name in KERNEL_CLASSES]
     return np.array([found.log_slowdown, found.log_launch, *classes])
 
@@ -104,8 +104,9 @@ def log_ms(rows: Sequence[MeasuredRow], offsets: Floats) -> tuple[Floats, Floats
     """Return (log latency of rows, its derivative by the offsets), shapes (R,) and (R, 2 + C).
 
     Args:
-        rows: R of them.
-        offsets: of the common factor, the launch time and each class, (2 + C,), or (R, 2 + C).
+        rows: R measurements.
+        offsets: offsets of the common factor, the launch time and each class, (2 + C,), or
+            (R, 2 + C).
     """
     each = np.broadcast_to(offsets, (len(rows), 2 + len(KERNEL_CLASSES)))
     class_ms = np.array([r.class_ms for r in rows]) * np.exp(each[:, :1] + each[:, 2:])
@@ -124,7 +125,7 @@ def log_ms(rows: Sequence[MeasuredRow], offsets: Floats) -> tuple[Floats, Floats
 
 
 def no_offsets() -> Floats:
-    """Return the offsets of a device that is as it was predicted, shape (2 + C,)."""
+    """Return the offsets of a device without deviation, shape (2 + C,)."""
     return np.zeros(2 + len(KERNEL_CLASSES))
 
 
@@ -139,7 +140,7 @@ def _named(offsets: Floats, rows: Sequence[MeasuredRow]) -> dict[str, float]:
 
 
 def _fit(rows: Sequence[MeasuredRow]) -> tuple[Floats, Floats, float]:
-    """Return the offsets of whole models, what single operators add, and an uncertainty.
+    """Return the offsets of whole models, those of single operators on top, and an uncertainty.
 
     Returns:
         Both offsets, shapes (2 + C,), and the posterior standard deviation of that of the launch

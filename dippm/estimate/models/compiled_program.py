@@ -1,4 +1,4 @@
-"""What generated code writes otherwise than the calls of a file say.
+"""The buffers of generated code that differ from those of the calls in a file.
 
 Nobody reads the indices of most poolings, so they are never written. Autocast's cast of a tensor
 becomes part of the code that makes the tensor: what only products and convolutions read is written

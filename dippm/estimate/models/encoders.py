@@ -52,7 +52,7 @@ def find_encoder(name: str) -> type[GraphEncoder]:
     """Return the encoder class.
 
     Raises:
-        UnknownNameError: if there is none of this name.
+        UnknownNameError: if the name is unknown.
     """
     if name not in ENCODERS:
         raise UnknownNameError.of("graph encoder", name, ENCODERS)
@@ -146,7 +146,7 @@ class GinEncoder(BlockEncoder):
 
 @encoder("mlp")
 class NoEncoder(GraphEncoder):
-    """No graph at all: what is left are the static features, D3.5's plain MLP."""
+    """No graph at all: the static features alone, D3.5's plain MLP."""
 
     def __init__(self, in_features: int, **_: object) -> None:
         super().__init__()

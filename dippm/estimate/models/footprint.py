@@ -1,4 +1,4 @@
-"""`MemoryFootprint`: which bytes of a model are in memory at which step, for every batch."""
+"""`MemoryFootprint`: the bytes of a model in memory at each step, for every batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PRODUCTS = ("dense", "batch_matmul", "attention")
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """What is in memory where most of it is.
+    """The contents of memory at its peak.
 
     Attributes:
         activation_bytes: tensors of the pass.
@@ -45,17 +45,17 @@ class Alive:
 
     @property
     def total_bytes(self) -> float:
-        """Return the sum of both."""
+        """Return the sum of activations and copies of weights."""
         return self.activation_bytes + self.cast_weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a model needs at one batch, whatever the device.
+    """The memory of a model at one batch, the same on every device.
 
     Attributes:
         weight_bytes: parameters, as they are stored.
-        alive: what is in memory where most of it is.
+        alive: contents of memory at its peak.
         reserved_bytes: segments of the caching allocator for all but the weights.
         convolves, multiplies: whether it has convolutions, matrix products.
         kept_bytes: part of the reserved bytes that autograd alone keeps.
@@ -79,10 +79,10 @@ class MemoryFootprint:
     Attributes:
         weight_bytes: parameters, as they are stored.
         first, last: steps of each tensor, both included, shape (T,).
-        base, power: its size, shape (T,).
+        base, power: coefficients of each tensor's size, base · batch^power, shape (T,).
         cast_weight: whether it is autocast's copy of a weight, shape (T,).
-        workspace: whether it is a library's own, which no framework counts, shape (T,).
-        nodes: position in `ModelGraph.nodes` for each step, -1 for none.
+        workspace: whether it is a library's workspace, which frameworks do not count, shape (T,).
+        nodes: position in `ModelGraph.nodes` of each step, -1 without one.
         convolves, multiplies: whether it has convolutions, matrix products.
     """
 
@@ -111,10 +111,10 @@ class MemoryFootprint:
 
         Args:
             graph: the model, at any batch.
-            precision: see `Conditions`.
+            precision: number format, see `Conditions`.
             mode: "eager" or "compiled".
             attention: "fused" attention keeps its scores on the chip; "unfused" writes them.
-            channels_last: images are held so, as tensor cores want them.
+            channels_last: whether images are stored channels last, as tensor cores need them.
         """
         program = graph.program or program_of(graph)
         autocast, halves = precision in ("amp", "amp-bf16"), frozenset[int]()
@@ -147,7 +147,7 @@ class MemoryFootprint:
         )
 
     def usage(self, batch: int) -> Usage:
-        """Return what is needed at a batch."""
+        """Return the memory at a batch."""
         return Usage(
             self.weight_bytes,
             self.peak(batch),
@@ -162,7 +162,7 @@ class MemoryFootprint:
         return np.asarray(np.ceil(exact / BLOCK) * BLOCK, dtype=np.float64)
 
     def peak(self, batch: int) -> Alive:
-        """Return what is alive at the step where it is most; workspaces are not counted."""
+        """Return the contents of memory at its peak, without workspaces."""
         sizes = np.where(self.workspace, 0.0, self.sizes(batch))
         total = self._alive(sizes)
         most = int(total.argmax())
@@ -182,12 +182,12 @@ class MemoryFootprint:
         return found
 
     def reserved_bytes(self, batch: int) -> float:
-        """Return what the caching allocator takes for all of them, see `allocator`."""
+        """Return the bytes that the caching allocator reserves for all tensors, see `allocator`."""
         lives = self.sizes(batch).astype(np.int64), self.first, self.last
         return float(reserved_bytes(*(array.tolist() for array in lives)))
 
     def all_kept(self, batch: int, usage: Usage) -> Usage:
-        """Return what is needed if nothing that the pass makes is given back until it ends.
+        """Return the memory if no tensor of the pass is freed until it ends.
 
         Of nearly all models that is more than autograd keeps, with a margin for copies and for the
         rounding of many small tensors.
@@ -267,7 +267,7 @@ def _layout_changes(program: Program, precision: Precision) -> Iterator[_Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What attention writes when its pieces run one by one: scores and their softmax."""
+    """Return the tensors of unfused attention: scores and their softmax."""
 
     attention: Attention
     mode: Mode
@@ -301,7 +301,7 @@ def _size(shape: Shape, width: float, marker: int) -> tuple[float, float]:
 
 
 def program_of(graph: ModelGraph) -> Program:
-    """Return one step for each operator that is no view; all of them in one module."""
+    """Return one step for each operator that is not a view; all of them in one module."""
     buffers = [Buffer(spec.shape, spec.dtype) for spec in graph.inputs]
     inputs = len(buffers)
     producers: dict[int, list[int]] = {}
@@ -342,8 +342,8 @@ class Widths:
 
     Args:
         program: the steps.
-        precision: see `Conditions`.
-        halves: buffers that are made in half precision whatever makes them.
+        precision: number format, see `Conditions`.
+        halves: buffers in half precision, whatever operator writes them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a phase makes of a graph, kept for the graphs that were asked about last.
+"""`GraphParts`: kernels and footprints of a phase, kept for the most recent graphs.
 
 Grids, sweeps and searches ask about one graph under many conditions, few of which decide which
 kernels run and what is in memory.
@@ -22,7 +22,7 @@ class GraphParts:
     """Kernels and memory footprints of graphs, each made once.
 
     Args:
-        phase: that makes them.
+        phase: phase of the kernels and footprints.
     """
 
     def __init__(self, phase: PhaseModel) -> None:

@@ -1,4 +1,4 @@
-"""From kernel times to what a clock on the host shows."""
+"""From kernel times to the latency that a clock on the host shows."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ from dippm.model.graph.model_graph import ModelGraph
 
 Floats = NDArray[np.float64]
 SAME_HOST = 0.05
-"""Launch times closer than this are those of the same class of machines."""
+"""Relative difference of launch times below which two machines count as one class."""
 ONE_POINT = "parts are worked out for one point at a time"
 
 
@@ -264,7 +264,7 @@ class Hybrid:
         return operator_rows(graph, table, c.batch, view, found.kernel_ms, total_ms, energy)
 
     def _warnings(self, graph: ModelGraph, table: KernelTable, c: Conditions) -> Iterator[str]:
-        """Tell what was never measured, and what a phase has to say."""
+        """Yield warnings about unmeasured parts, and those of the phase."""
         seen = self.config["seen"]
         yield from graph_warnings(graph, table, c.device, seen["kernel_classes"])
         yield from device_warnings(c, seen["devices"], self.phase, self.phase.launches(table))
@@ -272,7 +272,7 @@ class Hybrid:
         yield from batch_warnings(c.batch, seen["batch_range"])
 
     def _engine(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
-        """Return what a runtime beside PyTorch takes; memory is that of PyTorch."""
+        """Return the answer for a runtime other than PyTorch; memory is that of PyTorch."""
         refuse_untaken(graph, c.runtime)
         pytorch = as_pytorch(c)
         other = self._estimate(graph, pytorch, with_operators=with_operators)
@@ -320,11 +320,11 @@ class Hybrid:
         )
 
     def _engine_times(self, graph: ModelGraph, c: Conditions) -> Floats:
-        """Return the times of the kernels of a runtime beside PyTorch, in ms, shape (K,).
+        """Return the times of the kernels of a runtime other than PyTorch, in ms, shape (K,).
 
-        In all TensorRT takes no longer than compiled PyTorch, where it was measured by no more than
-        the interval; the table that teaches has norms spelt in steps, which exporters of today keep
-        whole. No layer takes longer than in the wider format, in which the engine may keep it.
+        The total of TensorRT does not exceed that of compiled PyTorch, on a measured GPU by no more
+        than the interval: the measured models have norms as single operators, which exporters of
+        today keep whole. No layer takes longer than in the wider format, which the engine may keep.
         """
         run = as_run(c)
         table, view = self._kernels(graph, run)[0], DeviceView.of(run.device, run.mig)
@@ -341,7 +341,7 @@ class Hybrid:
         return np.minimum(times, kept) if len(kept) == len(times) else times
 
     def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float, float]:
-        """Return what a measurement of a model is held against.
+        """Return the predicted times that a measurement of a model is compared with.
 
         Returns:
             Device time by kernel class in the order of KERNEL_CLASSES, shape (C,), the number of
@@ -352,7 +352,7 @@ class Hybrid:
         table, _ = self._kernels(graph, c)
         _check_batch(table, c)
         ordered = OrderedTimes(self.law, self.monotonic_bounds, self._kernels_of(graph), c.batch)
-        # A measurement says itself what a power limit does, and how a GPU compares with others.
+        # a measurement contains the effect of a power limit, and needs no bounds by other GPUs
         times = ordered.at(c.replace(device=_with_no_offsets(c.device))).kernel_ms
         _, host = self._host(c.host, c.device)
         launches = self.phase.launches(table)
@@ -362,7 +362,7 @@ class Hybrid:
         return by_class, launches, host_ms, copy_ms
 
     def _times(self, graph: ModelGraph, c: Conditions) -> KernelTimes:
-        """Return the times of the law within what order and power limits allow."""
+        """Return the times of the law within monotonic bounds and power limits."""
         kernels_of = self._kernels_of(graph)
         bounds = self.monotonic_bounds
         return OrderedTimes(self.law, bounds, kernels_of, c.batch, self.boards).at(c)
@@ -378,7 +378,7 @@ class Hybrid:
         host: HostUse,
         table: KernelTable,
     ) -> IntervalTerms:
-        """Return what the width of the latency's interval is made of, see `intervals`."""
+        """Return the terms of the width of the latency's interval, see `intervals`."""
         launches = self.phase.launches(table)
         launch_ms = 0.0 if c.timer == "kernel" else launches * host.launch_us / 1e3
         learned = self.config["seen"]["devices"]
@@ -413,7 +413,7 @@ class Hybrid:
     def _own_errors(
         self, found: KernelTimes, c: Conditions, host: HostUse, launches: float, table: KernelTable
     ) -> OwnErrors | None:
-        """Return what the owner's measurements say of a whole model; None if they do not."""
+        """Return the error of a whole model by the owner's measurements; None without any."""
         calibration = c.device.calibration
         if calibration is None or not _was_calibrated(c):
             return None
@@ -427,25 +427,25 @@ class Hybrid:
         return self._host(c.host, c.device)
 
     def _host(self, asked: HostMachine | None, device: Device) -> tuple[HostUse, Host]:
-        """Return the machine that is meant; without one that which such boards usually sit in.
+        """Return the machine asked for, or the default one of such boards.
 
-        Of data-centre boards it is the one that the law was fitted to.
+        For data-centre boards the default is the machine that the law was fitted to.
         """
         if asked is not None:
             use = HostUse(asked.name, asked.launch_us, asked.log_sd, False, 0, 0.0)
             return use, replace(self.host, launch_ms=asked.launch_us / 1e3)
         if device.calibration is not None:
-            _, usual = self._host(None, _uncalibrated(device))
-            launch_ms = usual.launch_ms * exp(device.calibration.log_launch)
+            _, default = self._host(None, _uncalibrated(device))
+            launch_ms = default.launch_ms * exp(device.calibration.log_launch)
             log_sd = min(device.calibration.launch_log_sd or 0.0, unknown_host_log_sd())
             use = HostUse(f"that of {device.name}", 1e3 * launch_ms, log_sd, False, 0, 0.0)
             return use, replace(self.host, launch_ms=launch_ms)
-        launch_us, default = 1e3 * self.host.launch_ms, default_host(device)
-        if default is not default_host():
-            use = HostUse(default.name, default.launch_us, unknown_host_log_sd(), True, 0, 0.0)
-            return use, replace(self.host, launch_ms=default.launch_us / 1e3)
-        is_default = abs(launch_us / default.launch_us - 1) < SAME_HOST
-        name = default.name if is_default else "that of the checkpoint"
+        launch_us, machine = 1e3 * self.host.launch_ms, default_host(device)
+        if machine is not default_host():
+            use = HostUse(machine.name, machine.launch_us, unknown_host_log_sd(), True, 0, 0.0)
+            return use, replace(self.host, launch_ms=machine.launch_us / 1e3)
+        is_default = abs(launch_us / machine.launch_us - 1) < SAME_HOST
+        name = machine.name if is_default else "that of the checkpoint"
         return HostUse(name, launch_us, unknown_host_log_sd(), True, 0, 0.0), self.host
 
     def _kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
@@ -458,19 +458,19 @@ class Hybrid:
 
 
 def _uncalibrated(device: Device) -> Device:
-    """Return a device as it would have been measured."""
+    """Return a device without its calibration, as the measured one."""
     return replace(device, name=device.measured_name, calibration=None)
 
 
 def _with_no_offsets(device: Device) -> Device:
-    """Return a device as a calibration that changes nothing has it: not held between others."""
+    """Return a device with a calibration of zero, which exempts it from monotonic bounds."""
     return replace(device, calibration=Calibration(base=device.measured_name, log_slowdown=0.0))
 
 
 def _was_calibrated(c: Conditions) -> bool:
     """Tell whether a calibration has rows of the phase, the mode and the precision of a question.
 
-    A calibration that does not say of which its rows are has them of any.
+    A calibration without regimes counts as one with rows of any.
     """
     found = c.device.calibration
     if found is None or c.phase != "inference":
@@ -488,7 +488,7 @@ def _refuse_cpu(device: Device) -> None:
 
 
 def _check_batch(table: KernelTable, c: Conditions) -> None:
-    """Refuse another batch than the one that a model file fixes."""
+    """Refuse a batch other than the one that the model file fixes."""
     if table.batch is not None and table.batch != c.batch:
         raise ConditionsError(
             f"the model file fixes the batch to {table.batch}, {c.batch} was asked for",
@@ -497,6 +497,6 @@ def _check_batch(table: KernelTable, c: Conditions) -> None:
 
 
 def _input_bytes(table: KernelTable, c: Conditions) -> float:
-    """Return the bytes that a pass is given by the host."""
+    """Return the bytes of the inputs of a pass."""
     per_sample, once = table.input_bytes
     return per_sample * c.batch + once

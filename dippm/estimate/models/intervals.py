@@ -1,4 +1,4 @@
-"""How wide the interval of a latency is: conformal, by what makes predictions err.
+"""The width of a latency's interval: conformal, by features that predict the error.
 
 The expected size of a log error is exp(a · f) of features f of the prediction; its quantile over
 that size comes from rows that were held out (normalised split conformal prediction, Lei et al.
@@ -65,8 +65,8 @@ class IntervalLaw:
     """Half widths of latency intervals in the log.
 
     Attributes:
-        coefficients: of FEATURES; of the first of them in a checkpoint that knew no more.
-        quantile: of the error over its expected size, by group.
+        coefficients: coefficients of FEATURES; older checkpoints have those of the first alone.
+        quantile: quantile of the error over its expected size, by group.
     """
 
     coefficients: tuple[float, ...]
@@ -86,13 +86,13 @@ class IntervalLaw:
 
 @dataclass(frozen=True, slots=True)
 class OwnErrors:
-    """How far a calibrated GPU is expected to be from what is predicted for it, see `own_errors`.
+    """The expected error of predictions for a calibrated GPU, see `own_errors`.
 
     Attributes:
-        log_sd: of the model that is asked about.
-        freedom: degrees of freedom that it is known with.
+        log_sd: standard deviation of the log error of the model in question.
+        freedom: degrees of freedom of that estimate.
         left_out: root mean square log error of the models left out of the calibration.
-        host_log_sd: standard deviation of the log latency for what the calibration leaves open of
+        host_log_sd: standard deviation of the log latency that the calibration leaves open of
             the launch time.
     """
 
@@ -109,14 +109,14 @@ class OwnErrors:
 
 @dataclass(frozen=True, slots=True)
 class IntervalTerms:
-    """What the width of a latency's interval is made of.
+    """The terms of the width of a latency's interval.
 
     Attributes:
-        features: see `interval_features`.
-        group: one of GROUPS.
-        limit: log half width that a power limit of the board adds, 0 if there is none.
-        host_log_sd: standard deviation of the log latency for what is not known of the host.
-        laboratory_log_sd: the same of the laboratory, see `dippm.estimate.models.gpu_effects`.
+        features: FEATURES of the prediction, see `interval_features`.
+        group: group of the prediction, one of GROUPS.
+        limit: log half width that a power limit of the board adds, 0 without one.
+        host_log_sd: standard deviation of the log latency due to an unknown host.
+        laboratory_log_sd: the same due to the laboratory, see `dippm.estimate.models.gpu_effects`.
         own: of a GPU that its owner calibrated with models; the others are what they would be
             without the calibration.
     """
@@ -154,14 +154,14 @@ class IntervalTerms:
         return hypot(law.half_width(self.features, self.group), self.beside_law(z))
 
     def beside_law(self, z: float) -> float:
-        """Return the log half width that no law answers for: power limit, host, laboratory."""
+        """Return the log half width outside the law: power limit, host, laboratory."""
         return hypot(self.limit, z * self.host_log_sd, z * self.laboratory_log_sd)
 
 
 def own_errors(
     found: Calibration, shares: NDArray[np.float64], host_log_sd: float = 0.0
 ) -> OwnErrors | None:
-    """Return what a calibration says of the error of a model; None if it left no model out.
+    """Return the expected error of a model by a calibration; None if it left no model out.
 
     Of the models j = 1 … n of the calibration the log errors e_j while each was left out and the
     distances d_j to the nearest other are known. With g(d) = (d / MOST_GPU_NOVELTY)^NOVELTY_POWER,
@@ -174,10 +174,10 @@ def own_errors(
     Bayesian Data Analysis, 2013, section 2.6).
 
     Args:
-        found: of the device.
-        shares: of the time of the model by kernel class, predicted without the calibration, biases
-            as norms, shape (C,).
-        host_log_sd: see `OwnErrors`.
+        found: calibration of the device.
+        shares: shares of the model's time by kernel class, predicted without the calibration,
+            biases as norms, shape (C,).
+        host_log_sd: uncertainty of the host, see `OwnErrors`.
     """
     if not found.models:
         return None
@@ -225,10 +225,10 @@ def interval_group(
     their own, see `own_errors`. Operators by themselves make a GPU known for operators alone.
 
     Args:
-        device: that is asked about.
+        device: device of the prediction.
         learned: names of the devices that a checkpoint learned from.
-        novelty: of the graph.
-        launches: of the graph.
+        novelty: novelty of the graph.
+        launches: number of launches of the graph.
         has_head: whether the networks have a head of the device in the mode.
     """
     if launches < FEWEST_LAUNCHES and device.was_measured(learned, launches):
@@ -250,14 +250,14 @@ def interval_features(
     """Return FEATURES of a prediction.
 
     Args:
-        spread: log disagreement of the members.
+        spread: disagreement of the members, log.
         host_share: launches × launch time over the latency, 0 to about 1.
         extrapolated: share of the time in kernels beyond what was measured, 0 to 1.
-        compiled: the execution mode.
-        launches: kernels launched.
+        compiled: whether the mode is "compiled".
+        launches: number of kernels launched.
         novelty: distance to the nearest measured model, 0 to 1, see
             `dippm.estimate.models.novelty`.
-        gpu_novelty: to the nearest that was measured on the same GPU; 1 if none was.
+        gpu_novelty: distance to the nearest model measured on the same GPU; 1 without one.
     """
     return (
         1.0,

@@ -60,8 +60,8 @@ class Place:
     """Where kernels run: a device or a slice of it.
 
     Attributes:
-        view: of the device or slice.
-        conditions: of the device; its precision and batch are those of the kernels.
+        view: view of the device or slice.
+        conditions: conditions on the device; precision and batch are those of the kernels.
         ieee: whether products that may take TF32 are IEEE products instead.
     """
 
@@ -75,12 +75,12 @@ class KernelTimes:
     """Times of the kernels of one model.
 
     Attributes:
-        kernel_ms: of each kernel of the whole table; they sum to `device_ms`, shape (K,).
-        device_ms: the mean of the members' sums, in the log.
+        kernel_ms: time of each kernel of the whole table, shape (K,); they sum to `device_ms`.
+        device_ms: geometric mean of the members' sums.
         spread: standard deviation of the log of the members' sums.
         extrapolated: share of the time in kernels whose slow-down was cut to what was measured.
         novelty: distance to the nearest measured model.
-        limited: what a low power limit of the board added to them; None if nothing.
+        limited: effect of a low power limit of the board on them; None without one.
     """
 
     kernel_ms: Floats
@@ -92,14 +92,14 @@ class KernelTimes:
 
 
 class Law(Protocol):
-    """What says how long kernels take."""
+    """A law of the times of kernels."""
 
     def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
         """Return the times of a model's kernels at each place."""
         ...
 
     def laboratory_log_sd(self, c: Conditions) -> float:
-        """Return what is not known of the laboratory of a question, standard deviation, log."""
+        """Return the uncertainty of an unknown laboratory, standard deviation, log."""
         ...
 
     def has_head(self, c: Conditions) -> bool:
@@ -112,16 +112,16 @@ class KernelLaw:
     """Networks, trees, and what bounds them.
 
     Attributes:
-        network: its members share what the trees leave.
-        trees: the other kind of member.
-        network_weight: of the networks in the mean far from what was measured, see `tree_share`.
-        measured: the models that the law was fitted to.
-        known: devices of which anything was measured; the networks see descriptors of no other.
-        lowest, highest: log slow-down by class that measured rows had, (classes,).
-        effects: of GPUs.
+        network: ensemble of networks, which share the weight that the trees leave.
+        trees: boosted trees, the other kind of member.
+        network_weight: weight of the networks far from measured models, see `tree_share`.
+        measured: models that the law was fitted to.
+        known: devices with measurements; the networks see descriptors of no others.
+        lowest, highest: range of log slow-downs of measured rows by class, (classes,).
+        effects: effects of GPUs.
         table_heads: weights that the newest table of a (GPU, mode) adds to the last layer of each
             network, (members, width).
-        residuals: what the networks left over of the rows that trained, of the newest tables.
+        residuals: residuals of the networks on rows that trained, of the newest tables.
     """
 
     network: KernelNetwork
@@ -167,7 +167,7 @@ class KernelLaw:
         )
 
     def laboratory_log_sd(self, c: Conditions) -> float:
-        """Return what is not known of the laboratory of a question, standard deviation, log."""
+        """Return the uncertainty of an unknown laboratory, standard deviation, log."""
         return self.effects.log_sd(c)
 
     def has_head(self, c: Conditions) -> bool:
@@ -238,7 +238,7 @@ class KernelLaw:
         return [self.measured.novelty(*pair) for pair in zip(shares, gpus, strict=True)]
 
     def _spread(self, totals: Floats) -> Floats:
-        """Return how far members disagree at each place, all the same wherever it is, (D,)."""
+        """Return the members' disagreement at each place, with the weights far from data, (D,)."""
         weights = self._weights(np.full(totals.shape[1], 1.0 - self.network_weight))
         middle = (weights * totals).sum(axis=0)
         return np.asarray(np.sqrt((weights * (totals - middle) ** 2).sum(axis=0)))
@@ -246,11 +246,11 @@ class KernelLaw:
     def _nearby(
         self, kernels: LawKernels, places: Sequence[Place], features: Array, roofline: Floats
     ) -> Floats:
-        """Return what the networks left over of measured models nearby, at each place, (D,).
+        """Return the correction by residuals of measured models nearby, at each place, (D,).
 
         Args:
-            kernels: of the model.
-            places: D of them.
+            kernels: kernels of the model.
+            places: D places.
             features: features of the unique kernels, (U, D, F).
             roofline: roofline time of each unique kernel, (D, U).
         """
@@ -288,7 +288,7 @@ class KernelLaw:
         log_roofline: Floats,
         novelty: Floats,
     ) -> Floats:
-        """Return what members and trees say, shape (members + 1, D, C)."""
+        """Return the log slow-downs by networks and trees, shape (members + 1, D, C)."""
         graph = kernels.graph
         per_sample, fixed = graph.table.input_bytes
         static = static_features(
@@ -305,7 +305,7 @@ class KernelLaw:
         return np.concatenate([held, trees[None]])
 
     def _table_heads_at(self, places: Sequence[Place]) -> Array | None:
-        """Return what tables add to the last layer at each place, (members, D, width)."""
+        """Return the tables' weights of the last layer at each place, (members, D, width)."""
         asked = [(p.conditions.device.measured_name, p.conditions.mode) for p in places]
         if not any(key in self.table_heads for key in asked):
             return None
@@ -329,8 +329,8 @@ def tree_share(novelty: Floats, network_weight: float) -> Floats:
     """Return the weight of the trees in the mean.
 
     Args:
-        novelty: distance to what was measured, any shape.
-        network_weight: what is left for the networks far from it, 0 to 1.
+        novelty: distance to the nearest measured model, any shape.
+        network_weight: weight of the networks far from it, 0 to 1.
     """
     return np.asarray(blend_factor(novelty) * (1.0 - network_weight), dtype=np.float64)
 

@@ -16,7 +16,7 @@ Array = NDArray[np.float32]
 Positions = NDArray[np.intp]
 ARRAYS = ("classes", "roots", "feature", "threshold", "left", "value")
 ROWS_AT_ONCE = 256
-"""So many rows of all trees stay in the second-level cache of a core."""
+"""Number of rows whose states for all trees fit the second-level cache of a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Level:
     """The nodes of all trees at one depth; a leaf above it stands here again.
 
     Attributes:
-        feature: column that a node asks about, shape (N,).
+        feature: column that a node compares, shape (N,).
         threshold: values from here on go right; NaN in a leaf, which no value reaches, shape (N,).
         left: position of its left child in the next level, or of the leaf itself, shape (N,).
     """
@@ -41,11 +41,11 @@ class KernelTrees:
     Attributes:
         classes: log slow-down by class, shape (N_KINDS,).
         roots: node where each tree begins, shape (T,).
-        feature: column that a node asks about, -1 in a leaf, shape (N,).
+        feature: column that a node compares, -1 in a leaf, shape (N,).
         threshold: smaller values go to `left`, others to the node after it, shape (N,).
-        left: shape (N,).
-        value: of a leaf, shape (N,).
-        depth: longest path.
+        left: position of the left child, shape (N,).
+        value: value of a leaf, shape (N,).
+        depth: length of the longest path.
         reach: largest log step away from the class.
         levels: the nodes again, by depth.
         leaves: value of each node below the last level.

@@ -1,4 +1,4 @@
-"""Device memory: what a pass keeps, what the allocator takes for it, what the driver shows.
+"""Device memory: tensors of a pass, the allocator's segments for them, the driver's figure.
 
 driver   = context + reserved
 context  = software + multiprocessors · share + libraries of convolutions (if there are any)
@@ -31,27 +31,27 @@ LARGE_PRODUCT_WORKSPACE = 32 << 20
 larger one on Hopper and Blackwell of data centres. Measured on an H200 (torch 2.11): 33.0 MiB more
 is allocated than weights and activations take, in the median of 108 small models."""
 USUAL_MULTIPROCESSORS = 80
-"""Taken for a GPU of which nobody says how many it has."""
+"""Assumed for a GPU whose number of multiprocessors is not known."""
 LAZY_CAPABILITY = 8.9
 """Compute capability from which a GPU needs CUDA 11.8 or newer, which load kernels lazily."""
 LAZY = "lazy"
 GIVEN_LOG_ERROR = 0.03
-"""Of a context that was measured: kernels that a model loads later add to it."""
+"""Log error of a measured context: kernels that a model loads later add to it."""
 KEPT_LOG_ERROR = 0.05
-"""Of what autograd keeps: its tensors follow from the graph. The rows of D3.5's table 4 are within
-2 %, but these are three models, so more is allowed for."""
+"""Log error of the tensors that autograd keeps, which follow from the graph. The rows of D3.5's
+table 4 are within 2 %, but these are three models, so more is allowed for."""
 ONE_CONTEXT = "that of the checkpoint"
-"""Stands for the class in answers of a checkpoint that knows no classes."""
+"""Name of the class in answers of a checkpoint that knows no classes."""
 AskedContext = float | str | None
 """Context that a user states, see `Conditions.context_mb`."""
 
 
 class MemoryGpu(NamedTuple):
-    """What the memory of a process depends on of its GPU.
+    """The properties of a GPU that the memory of a process depends on.
 
     Attributes:
-        sm_count: multiprocessors of the GPU or slice, None if nobody says.
-        compute_capability: as NVIDIA counts it, such as 9.0 for Hopper; None if nobody says.
+        sm_count: number of multiprocessors of the GPU or slice; None if not known.
+        compute_capability: NVIDIA's compute capability, such as 9.0 for Hopper; None if not known.
     """
 
     sm_count: int | None = None
@@ -74,11 +74,11 @@ class Context:
     """The context of one answer.
 
     Attributes:
-        software: class of software that it is that of, "as given", or `ONE_CONTEXT`.
-        context_mb: memory of the process beside the allocator.
+        software: class of software, "as given", or `ONE_CONTEXT`.
+        context_mb: memory of the process besides the allocator's.
         sd_mb: standard deviation between installations; None if the error of the whole memory says
             it, as in checkpoints that know no classes.
-        assumed: whether nobody named it.
+        assumed: whether the context was assumed rather than named.
     """
 
     software: str
@@ -89,15 +89,15 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class MemoryModel:
-    """The fitted part.
+    """The fitted parameters.
 
     Attributes:
         context_mb: context of the default software, without what the multiprocessors need.
-        context_mb_per_sm: what each multiprocessor of the GPU or slice needs.
+        context_mb_per_sm: context of each multiprocessor of the GPU or slice.
         convolution_mb: library that is loaded with the first convolution.
         log_error: standard deviation of the log error of the reserved part, measured on models
             left out; of the whole memory if there is no `software`.
-        software: the same as `context_mb` by class of software.
+        software: context in MB as `context_mb`, by class of software.
         default: class that an answer assumes; its context is `context_mb`.
         class_sd_mb: standard deviation of the context between installations of a class.
         unknown_sd_mb: root mean square deviation of all measured installations from the default.
@@ -197,10 +197,10 @@ def log_sd(reserved_mb: float, context: Context, log_error: float, kept_mb: floa
     """Return the standard deviation of the log of reserved memory and context together.
 
     Args:
-        reserved_mb: what the allocator takes.
-        context: beside it.
-        log_error: of the reserved part.
-        kept_mb: what of it autograd alone keeps, whose error is smaller.
+        reserved_mb: memory that the allocator reserves.
+        context: context of the process.
+        log_error: log error of the reserved part.
+        kept_mb: reserved memory that autograd alone keeps, whose error is smaller.
     """
     total_mb = reserved_mb + context.context_mb
     if context.sd_mb is None or total_mb <= 0.0:
@@ -210,6 +210,6 @@ def log_sd(reserved_mb: float, context: Context, log_error: float, kept_mb: floa
 
 
 def reserved_mb(usage: Usage, gpu: MemoryGpu) -> float:
-    """Return what PyTorch's allocator reserves: `torch.cuda.max_memory_reserved`."""
+    """Return the memory that PyTorch's allocator reserves: `torch.cuda.max_memory_reserved`."""
     workspace_mb = gpu.workspace_mb if usage.multiplies else 0.0
     return workspace_mb + (usage.weight_bytes + usage.reserved_bytes) / MIB

@@ -1,4 +1,4 @@
-"""The memory of an answer: value, interval, bound and parts, and what to know about them.
+"""The memory of an answer: value, interval, bound, parts and warnings.
 
     M          = context + weights + segments of the allocator      the law of `memory`
     interval   = M · exp(±Z90 · sd)
@@ -26,7 +26,7 @@ from dippm.estimate.models.targets import Estimate, MemoryParts
 from dippm.model.graph.model_graph import ModelGraph
 
 CONTEXT_DECIDES = 0.5
-"""From this share of the memory on, an answer says that it depends on the context."""
+"""Share of the memory from which on an answer says that it depends on the context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class MemoryAnswer:
     """The memory of one point.
 
     Attributes:
-        estimate: in MB, as `nvidia-smi` shows it.
+        estimate: memory in MB, as `nvidia-smi` shows it.
         bound_mb: one-sided 99 % upper bound.
-        parts: what the estimate is the sum of; None if nobody asked for them.
+        parts: summands of the estimate; None if they were not asked for.
     """
 
     estimate: Estimate
@@ -49,7 +49,7 @@ class MemoryAnswers:
 
     Args:
         memory: the model of memory.
-        parts: what was made of the graphs.
+        parts: kernels and footprints of graphs.
     """
 
     def __init__(self, memory: Memory, parts: GraphParts) -> None:
@@ -97,7 +97,7 @@ class MemoryAnswers:
         return self._memory.memory_mb(*asked) * exp(Z99 * self._memory.log_sd(*asked))
 
     def warnings(self, graph: ModelGraph, c: Conditions, answer: MemoryAnswer) -> Iterator[str]:
-        """Tell what the memory of one point hangs on: an assumed context, `torch.no_grad`."""
+        """Yield what the memory of one point depends on: an assumed context, `torch.no_grad`."""
         parts = answer.parts
         if parts is None:
             return
@@ -132,7 +132,7 @@ class MemoryAnswers:
 
 
 def _place(bound_mb: float, c: Conditions) -> str | None:
-    """Return what holds a memory: the slice that is asked for, else the smallest one or the GPU.
+    """Return the place that holds a memory: the slice asked for, else the smallest one or the GPU.
 
     None if it does not fit.
     """
@@ -143,13 +143,13 @@ def _place(bound_mb: float, c: Conditions) -> str | None:
 
 
 def _gpu(c: Conditions, *, whole: bool = False) -> MemoryGpu:
-    """Return what memory depends on of the slice that is asked for, or of the whole GPU."""
+    """Return the properties of the slice, or the whole GPU, that memory depends on."""
     sm_count = c.mig.sm_count if c.mig and not whole else c.device.sm_count
     return MemoryGpu(sm_count, c.device.compute_capability)
 
 
 def _narrowed(parts: MemoryParts, saved_mb: float) -> MemoryParts:
-    """Return the parts of memory with what 8 bits save taken from the tensors."""
+    """Return the parts of memory, the tensors reduced by what 8 bits save."""
     tensors_mb = parts.weights_mb + parts.activations_mb
     left = max(0.0, 1.0 - saved_mb / tensors_mb) if tensors_mb else 1.0
     return replace(

@@ -2,8 +2,8 @@
 
     d = min(w · g + c · y, t)            ms of the whole GPU that a pass takes from the others
     u = d / t                            part of the GPU that the process takes alone
-    s : s + Σ min(u_j, s) = 1            fair share of the GPU beside neighbours j
-    T = (t^q + (d / s)^q - d^q)^(1/q)    latency beside them
+    s : s + Σ min(u_j, s) = 1            fair share of the GPU with neighbours j
+    T = (t^q + (d / s)^q - d^q)^(1/q)    latency with them
 
 t is the latency alone, y the copy of the inputs, and g the kernel time of a pass. Under MPS kernels
 of several processes run at once, so g is that of a small part of the GPU, which they fill, divided
@@ -32,14 +32,14 @@ Shared = Literal["mps", "time-slicing"]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one process does to a GPU in a pass, in ms.
+    """The load of one process's pass on a GPU, in ms.
 
     Attributes:
-        alone_ms: latency without neighbours, as the process is limited.
-        filled_ms: kernel time if neighbours fill what its kernels leave idle.
+        alone_ms: latency without neighbours, within the limits of the process.
+        filled_ms: kernel time if neighbours fill the units that its kernels leave idle.
         kernel_ms: kernel time of the process by itself.
         copy_ms: copy of the inputs from the host.
-        launches: kernels that it launches.
+        launches: number of kernels that it launches.
     """
 
     alone_ms: float
@@ -51,13 +51,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Latency of one process beside its neighbours, in ms.
+    """Latency of one process with its neighbours, in ms.
 
     Attributes:
-        value: by fair shares.
-        least: if its neighbours always waited for it; of copies, which none of them can, if no time
-            of the GPU were lost.
-        most: if it always waited for them, see `NeighbourLaw.together`.
+        value: latency by fair shares.
+        least: latency if its neighbours always waited for it; for copies of one model, where not
+            all can come first, latency if no time of the GPU were lost.
+        most: latency if it always waited for them, see `NeighbourLaw.together`.
     """
 
     value: float
@@ -71,13 +71,13 @@ class NeighbourLaw:
 
     Attributes:
         work: w under MPS.
-        copy: c.
-        corner: q, how suddenly a GPU is full.
+        copy: c, the coefficient of copies.
+        corner: q, the sharpness of the transition to a full GPU.
         log_half_width: within which 90 % of the rows of models left out of the fit lay, in the log
             of the slow-down.
-        device: that was measured.
-        most_processes: that were measured.
-        models: names that were measured.
+        device: measured device.
+        most_processes: largest measured number of processes.
+        models: names of the measured models.
     """
 
     work: float
@@ -89,7 +89,7 @@ class NeighbourLaw:
     models: tuple[str, ...] = ()
 
     def demand_ms(self, load: Load, shared: Shared) -> float:
-        """Return what a pass takes from the others, in ms of the whole GPU; at most its latency."""
+        """Return the demand of a pass in ms of the whole GPU; at most its latency."""
         kernels = self.work * load.filled_ms if shared == "mps" else load.kernel_ms
         return min(kernels + self.copy * load.copy_ms, load.alone_ms)
 
@@ -109,7 +109,7 @@ class NeighbourLaw:
         for i, (load, own) in enumerate(zip(loads, demands, strict=True)):
             others = [j for j in range(len(loads)) if j != i]
             share = fair_share([demands[j] / loads[j].alone_ms for j in others])
-            value = beside(load.alone_ms, own, share, self.corner)
+            value = shared_latency_ms(load.alone_ms, own, share, self.corner)
             if shared == "mps":
                 turns = [loads[j].kernel_ms / max(loads[j].launches, 1) for j in others]
                 most = load.alone_ms + load.launches * sum(turns)
@@ -122,7 +122,7 @@ class NeighbourLaw:
 
 
 def fair_share(wanted: Sequence[float]) -> float:
-    """Return what is left for a process that takes all it gets, 0 to 1: max-min fairness.
+    """Return the share left for a process that takes all it gets, 0 to 1: max-min fairness.
 
     Args:
         wanted: parts of the GPU that its neighbours would take alone, each 0 to 1.
@@ -135,14 +135,14 @@ def fair_share(wanted: Sequence[float]) -> float:
     return left / (waiting + 1)
 
 
-def beside(alone_ms: Any, demand_ms: Any, share: Any, corner: float) -> Any:
-    """Return the latency beside neighbours that leave this share of the GPU; arrays or numbers.
+def shared_latency_ms(alone_ms: Any, demand_ms: Any, share: Any, corner: float) -> Any:
+    """Return the latency with neighbours that leave this share of the GPU; arrays or numbers.
 
     Args:
         alone_ms: latency without them, above 0.
-        demand_ms: what a pass takes of the GPU, at most the latency.
-        share: above 0, at most 1.
-        corner: at least 1.
+        demand_ms: time of the whole GPU that a pass needs, at most the latency.
+        share: share of the GPU that is left, above 0, at most 1.
+        corner: sharpness of the transition, at least 1.
     """
     own = np.asarray(demand_ms, np.float64) / alone_ms
     # with the larger of both as the unit, so that a high power does not overflow
@@ -154,7 +154,7 @@ def beside(alone_ms: Any, demand_ms: Any, share: Any, corner: float) -> Any:
 
 @cache
 def fitted() -> NeighbourLaw:
-    """Return the law that is shipped."""
+    """Return the shipped law."""
     text = files("dippm.estimate.models").joinpath(FILE).read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return NeighbourLaw(

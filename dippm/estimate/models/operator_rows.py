@@ -1,4 +1,4 @@
-"""The table of a prediction: what each operator's kernels take, and what is left to the host."""
+"""The table of a prediction: time of each operator's kernels, and the remainder of the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dippm.model.graph.model_graph import ModelGraph
 
 Floats = NDArray[np.float64]
 PASSES: tuple[Pass, ...] = ("forward", "recompute", "backward", "optimizer")
-"""In the order of the rows."""
+"""Order of the rows."""
 _PASS_OF = np.array([PASSES.index(part.partition("_")[0]) for part in PARTS])
 _BOUNDS: tuple[Bound, ...] = get_args(Bound)
 _UPDATE = PASSES.index("optimizer")
@@ -39,11 +39,11 @@ def operator_rows(
     Args:
         graph: the model.
         table: its kernels.
-        batch: samples.
+        batch: batch size in samples.
         view: the device.
-        times: of the kernels in ms, shape (K,).
+        times: times of the kernels in ms, shape (K,).
         total_ms: the latency, above 0; the times of the rows, if there are any, sum to it.
-        energy: of the kernels in J, shape (K,), and of the host; None if it is not predicted.
+        energy: energies of the kernels in J, shape (K,), and of the host; None if not predicted.
     """
     if not graph.nodes:
         return ()

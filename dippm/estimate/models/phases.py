@@ -1,4 +1,4 @@
-"""What a phase makes of a model: a forward pass, or a step of training."""
+"""`PhaseModel`: kernels and memory of a model in a forward pass or a training step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dippm.model.graph.model_graph import ModelGraph
 
 _LAUNCHES = SETTINGS.index("launches")
 _FROM_PYTHON = [PARTS.index("forward"), PARTS.index("recompute")]
-"""Parts whose kernels lines of Python launch, one by one."""
+"""Parts whose kernels Python launches one by one."""
 
 
 AUTOGRAD_TIME = (
@@ -35,7 +35,7 @@ AUTOGRAD_TIME = (
 
 
 class Memory(Protocol):
-    """What says how much memory is taken; `usage` is what the footprint of the phase returns."""
+    """A model of memory; `usage` is the value that the footprint of the phase returns."""
 
     def memory_mb(self, usage: Any, gpu: MemoryGpu, asked: AskedContext = None) -> float:
         """Return the device memory that `nvidia-smi` shows."""
@@ -46,15 +46,15 @@ class Memory(Protocol):
     def parts(
         self, usage: Any, graph: ModelGraph, gpu: MemoryGpu, asked: AskedContext = None
     ) -> MemoryParts:
-        """Return what it is the sum of."""
+        """Return the parts of that memory."""
 
 
 class PhaseModel(Protocol):
-    """What differs between the phases.
+    """The parts of a prediction that differ between phases.
 
     Attributes:
-        name: of the phase.
-        memory: its model.
+        name: name of the phase.
+        memory: model of its memory.
     """
 
     name: Phase
@@ -64,22 +64,22 @@ class PhaseModel(Protocol):
         """Read the law of a checkpoint."""
 
     def key(self, c: Conditions) -> tuple[Any, ...]:
-        """Return what of the conditions decides which kernels run, beside the precision."""
+        """Return the conditions, besides the precision, that decide which kernels run."""
 
     def kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
-        """Return the kernels of a model, and what the law needs of them."""
+        """Return the kernels of a model, and the arrays that the law needs of them."""
 
     def launches(self, table: KernelTable) -> float:
         """Return the launches of the kernels, counted as those of a forward pass."""
 
     def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
-        """Return what tells the memory at any batch: `usage(batch)` is for `memory`.
+        """Return the footprint at any batch, whose `usage(batch)` is for `memory`.
 
-        Under autograd `without` is the same without it, if that is at hand.
+        Under autograd `without` is the footprint without it, if that is known already.
         """
 
     def refuse(self, c: Conditions) -> None:
-        """Refuse what the phase cannot answer.
+        """Refuse conditions that the phase cannot answer.
 
         Raises:
             ConditionsError: if it is asked for.
@@ -147,7 +147,7 @@ class ForwardPass:
         return f"{name} was never measured: extrapolated from other GPUs"
 
     def warnings(self, graph: ModelGraph, c: Conditions) -> list[str]:
-        """Tell what autograd does beside keeping tensors."""
+        """Yield what autograd does besides keeping tensors."""
         return [AUTOGRAD_TIME] if c.autograd else []
 
 
@@ -202,7 +202,7 @@ class TrainingSteps:
         )
 
     def refuse(self, c: Conditions) -> None:
-        """Refuse compiled training, of which no kernels are known.
+        """Refuse compiled training, whose kernels are not known.
 
         Raises:
             ConditionsError: if it is asked for.

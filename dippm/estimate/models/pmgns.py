@@ -36,9 +36,9 @@ class PmgnsPredictor:
 
     Args:
         network: weights and scales.
-        config: of the checkpoint; the keys read here are "graph_version", "conditions" (what was
-            measured: lists under "devices", "precision", "mode", "timer", "channels_last", and
-            "autograd", which is [False] where it is not given),
+        config: configuration of the checkpoint; the keys read here are "graph_version",
+            "conditions" (of the measurements: lists under "devices", "precision", "mode", "timer",
+            "channels_last", and "autograd", which is [False] where it is not given),
             "residuals" (per target the quantiles of log(measured / predicted) on held-out data:
             "coverage", "low", "high", "upper_99"), "seen" ("operators", "batch", "nodes") and,
             where given, "absent" (reason by target that was not trained).
@@ -176,10 +176,10 @@ class PmgnsPredictor:
                 "Leave context_mb out, or use the kind `hybrid`.",
             )
         if conditions.autograd not in trained.get("autograd", WITHOUT_AUTOGRAD):
-            told = "without" if conditions.autograd else "with"
+            other = "without" if conditions.autograd else "with"
             remedy = "Leave autograd out" if conditions.autograd else "Ask for autograd=True"
             raise ConditionsError(
-                f"this checkpoint was trained on passes {told} autograd",
+                f"this checkpoint was trained on passes {other} autograd",
                 f"{remedy}, or use the kind `hybrid`.",
             )
         if conditions.attention != "fused":
@@ -264,8 +264,8 @@ def network_inputs(
     """
     tensors = encode(graph)
     if config.precisions:
-        told = [float(precision == known) for known in config.precisions] + [float(channels_last)]
-        static = torch.cat([tensors.static, torch.tensor([told])], dim=1)
+        regime = [float(precision == known) for known in config.precisions] + [float(channels_last)]
+        static = torch.cat([tensors.static, torch.tensor([regime])], dim=1)
         tensors = replace(tensors, static=static)
     if config.shape == "weight":
         tensors = replace(tensors, x=_with_weight_shapes(graph, tensors.x))

@@ -26,7 +26,7 @@ Variant = Literal["paper", "code"]
 STATIC_FEATURES = 5
 CODE_STATIC_ORDER = (1, 0, 2, 3, 4)
 RAW_SCALES = {"memory_mb": 1.0, "latency_ms": 1000.0, "energy_j": 10.0}
-"""What the released code multiplies its targets by before it regresses them."""
+"""Factors of the targets in the released code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PmgnsConfig:
 
     Attributes:
         gnn: name of an encoder; "sage" is PMGNS, the others are D3.5's comparators.
-        targets: what the head gives, in this order.
+        targets: outputs of the head, in this order.
         hidden: width of graph and FC layers (D3.5 table 2).
         layers_per_block: graph layers in a block; D3.5 names none, so 1; its code has 2.
         dropout: probability (D3.5 table 2).
@@ -48,8 +48,8 @@ class PmgnsConfig:
             to 2,400 nodes) was far behind after three epochs: MAPE 0.85 against 0.17.
         target_space: "log", or the released code's "raw" scales behind a softplus.
         loss: "huber" (D3.5 table 2) or "mse".
-        precisions: that the network tells apart, as static inputs (one-hot, the layout of images
-            beside them); empty, as in D3.5, for a network of one precision and layout.
+        precisions: number formats that are static inputs (one-hot, with the layout of images);
+            empty, as in D3.5, for a network of one precision and layout.
     """
 
     gnn: str = "sage"
@@ -87,7 +87,7 @@ class PmgnsConfig:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` gave.
+        """Read the dictionary that `to_dict` returned.
 
         Raises:
             CheckpointError: if a switch is not known here.

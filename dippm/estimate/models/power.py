@@ -36,7 +36,7 @@ from dippm.estimate.models.targets import Estimate
 Floats = NDArray[np.float64]
 SHARES = ("tensor", "vector", "elementwise", "memory")
 IDLE_SHARE = {"data centre": 0.14, "workstation": 0.08}
-"""Idle power over the limit of a device whose idle power nobody wrote down."""
+"""Idle power over the limit of a device whose idle power is not known."""
 
 USUAL_SILICON = 0.75
 """SM · GHz² per W between limit and idle, of the median board whose power was measured."""
@@ -53,13 +53,12 @@ class PowerModel:
     """The law above.
 
     Attributes:
-        floor: what a running kernel draws beside its work, as a share of limit minus idle.
-        coefficients: of SHARES, none negative.
-        sharpness: how suddenly power stops at the limit, above 0.
+        floor: power of a running kernel besides its work, as a share of limit minus idle.
+        coefficients: non-negative coefficients of SHARES.
+        sharpness: sharpness of the transition to the limit, above 0.
         log_error: spread of the log error of power on laboratories and GPUs left out.
         waiting_share: power of a board with its own memory while a process waits, over its limit.
-        silicon_exponent: how far the score follows the silicon, 0 to leave every board to its
-            limit.
+        silicon_exponent: exponent of the silicon in the score; 0 if only the limit counts.
     """
 
     floor: float
@@ -207,10 +206,10 @@ def energy_shares(
     Args:
         power: the law that the energy comes from.
         waiting_w: power of the board between kernels.
-        energy_j: of the whole pass.
+        energy_j: energy of the whole pass.
         total_ms: its latency.
-        times: of the kernels in ms, shape (K,).
-        work: what they do at the device's peaks, see `work_ms`, shape (4, K).
+        times: times of the kernels in ms, shape (K,).
+        work: times of their work at the device's peaks, see `work_ms`, shape (4, K).
     """
     busy_ms = float(times.sum())
     waiting_j = min(waiting_w * total_ms / 1e3, energy_j)

@@ -34,10 +34,10 @@ class PowerLimitLaw:
     Attributes:
         idle_share: idle power of the board over its highest limit, as the curve needs it.
         knee: share of the power above idle at which work begins to slow down.
-        sharpness: how sudden that is.
-        slope: how fast time grows below.
+        sharpness: sharpness of that transition.
+        slope: slope of the slow-down below it.
         reach: share of the limit that the mean power reaches.
-        bend: how sudden power leaves the limit.
+        bend: sharpness of the transition of power from the limit.
     """
 
     idle_share: float
@@ -66,11 +66,11 @@ class Band:
     """Errors of the law on GPUs that it was not fitted to, for limits from a share of the highest.
 
     Attributes:
-        lowest_share: of the highest limit; the band ends where the next one begins.
+        lowest_share: lowest share of the highest limit; the band ends where the next one begins.
         time_log_error: half width of the 90 % interval of the slow-down, logarithmic.
-        power_log_error: of the power ratio.
-        energy_log_error: of their product.
-        n: points.
+        power_log_error: the same of the power ratio.
+        energy_log_error: the same of their product.
+        n: number of points.
     """
 
     lowest_share: float
@@ -86,8 +86,8 @@ class Fitted:
 
     Attributes:
         law: the curves.
-        bands: highest shares first.
-        gpus: that it was fitted to.
+        bands: errors by share of the limit, highest shares first.
+        gpus: GPUs that it was fitted to.
     """
 
     law: PowerLimitLaw

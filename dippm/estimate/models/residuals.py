@@ -1,4 +1,4 @@
-"""What measured models nearby add to a prediction: Gaussian-process regression on residuals.
+"""Gaussian-process regression on the residuals of measured models near a prediction.
 
 The networks are one law for every table of measurements. What a table has of its own around a model
 they leave over, and models of a kind leave over much the same. A model under its conditions is a
@@ -34,9 +34,9 @@ POINTS, WEIGHTS = "residuals.points", "residuals.weights"
 N_COORDINATES = N_FEATURES - N_DEVICE_FEATURES
 """Descriptors are the same for all rows of a GPU."""
 LENGTH = 1.0
-"""How far residuals are alike, in standard deviations of the features of kernels."""
+"""Length scale of the kernel, in standard deviations of the features of kernels."""
 NOISE = 0.05
-"""Variance of a residual that no neighbour shares, over that of what they do."""
+"""Noise variance of a residual, over the variance that neighbours share."""
 CUT_OFF = 0.7
 """Distance beyond which neighbours say nothing. Within it lie the nearest neighbours of four
 fifths of the models whose architecture is held out, and of an eighth of those whose family is."""
@@ -49,8 +49,8 @@ class MeasuredResiduals:
     """The rows that trained, by group.
 
     Attributes:
-        groups: points (N, N_COORDINATES) and weights (K + NOISE · I)⁻¹ e, (N,), of each.
-        mean, scale: of the features of kernels, (N_FEATURES,).
+        groups: points (N, N_COORDINATES) and dual weights (K + NOISE · I)⁻¹ e, (N,), by group.
+        mean, scale: mean and standard deviation of the features of kernels, (N_FEATURES,).
     """
 
     groups: Mapping[Group, tuple[Floats, Floats]]
@@ -68,10 +68,10 @@ class MeasuredResiduals:
         """Read the arrays `POINTS` and `WEIGHTS`, whose rows `lines` name.
 
         Args:
-            tensors: of a checkpoint.
+            tensors: arrays of a checkpoint.
             lines: part "residuals" of its law: a group and its number of rows each, in order.
-            mean: of the features of kernels, (N_FEATURES,).
-            scale: their standard deviation, likewise.
+            mean: mean of the features of kernels, (N_FEATURES,).
+            scale: their standard deviation, (N_FEATURES,).
 
         Raises:
             CheckpointError: if an array is missing, or does not fit.
@@ -93,13 +93,13 @@ class MeasuredResiduals:
     def log_correction(
         self, c: Conditions, device: str, features: NDArray[Any], times: Floats
     ) -> float:
-        """Return what neighbours add to the log slow-down of a model's kernels; 0 without any.
+        """Return the correction of the log slow-down of a model's kernels; 0 without neighbours.
 
         Args:
             c: the conditions.
-            device: name of the GPU under which rows were measured.
-            features: of the kernels, (K, N_FEATURES).
-            times: roofline time of each, shape (K,).
+            device: name of the GPU that rows were measured on.
+            features: features of the kernels, (K, N_FEATURES).
+            times: roofline time of each kernel, shape (K,).
         """
         group = (device, c.mode, c.precision, c.channels_last)
         if c.mig is not None or group not in self.groups:
@@ -118,17 +118,17 @@ def group_of(line: Mapping[str, Any]) -> Group:
 
 
 def point_of(mean_features: Floats, mean: Floats, scale: Floats) -> Floats:
-    """Return where models are, shape (..., N_COORDINATES), from mean features of their kernels."""
+    """Return the points of models, shape (..., N_COORDINATES), from mean features of kernels."""
     return np.asarray(((mean_features - mean) / scale)[..., :N_COORDINATES])
 
 
 def posterior_mean(asked: Floats, points: Floats, weights: Floats) -> Floats:
-    """Return what neighbours add to the log slow-down of models, shape (len(asked),).
+    """Return the faded posterior mean of the log slow-down of models, shape (len(asked),).
 
     Args:
-        asked: points, (A, N_COORDINATES).
-        points: of rows that trained, (N, N_COORDINATES), not none.
-        weights: see `MeasuredResiduals`, (N,).
+        asked: points of the models, (A, N_COORDINATES).
+        points: points of the rows that trained, (N, N_COORDINATES), N at least 1.
+        weights: dual weights of these rows, (N,).
     """
     away = distances(asked, points)
     fade = np.exp(-((away.min(axis=1) / CUT_OFF) ** 4))
@@ -136,7 +136,7 @@ def posterior_mean(asked: Floats, points: Floats, weights: Floats) -> Floats:
 
 
 def dual_weights(points: Floats, log_error: Floats) -> Floats:
-    """Return (K + NOISE · I)⁻¹ e, shape (N,)."""
+    """Return the dual weights (K + NOISE · I)⁻¹ e, shape (N,)."""
     covariance = matern32(distances(points, points))
     return np.asarray(np.linalg.solve(covariance + NOISE * np.eye(len(points)), log_error))
 

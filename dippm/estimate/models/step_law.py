@@ -33,19 +33,19 @@ from dippm.estimate.models.novelty import MeasuredModels, shares_of
 
 Floats = NDArray[np.float64]
 MARKED = ("backward_input", "backward_weight", "optimizer")
-"""Parts that the trees tell from a forward pass; what is run again runs as it did forward."""
+"""Parts that the trees distinguish from a forward pass; recomputed kernels count as forward."""
 N_STEP_FEATURES = N_FEATURES + len(MARKED) + 1
 
 
 def step_features(
     features: NDArray[np.float32], part: NDArray[np.int64], log_slowdown: Floats
 ) -> NDArray[np.float32]:
-    """Return what the trees of training steps see, shape (K, N_STEP_FEATURES).
+    """Return the features of the trees of training steps, shape (K, N_STEP_FEATURES).
 
     Args:
-        features: of the kernels as of inference, shape (K, N_FEATURES).
-        part: index in PARTS, shape (K,).
-        log_slowdown: by the shared law of inference, shape (K,).
+        features: features of the kernels as for inference, shape (K, N_FEATURES).
+        part: index of each kernel's part in PARTS, shape (K,).
+        log_slowdown: log slow-down by the shared law of inference, shape (K,).
     """
     marks = [part == PARTS.index(name) for name in MARKED]
     columns = np.stack([*marks, log_slowdown], axis=1).astype(np.float32)
@@ -57,12 +57,12 @@ class StepLaw:
     """The law of training steps.
 
     Attributes:
-        trees: of inference.
-        steps: of training steps.
+        trees: boosted trees of inference.
+        steps: boosted trees of training steps.
         multipliers: log slow-down by part and class, shape (PARTS, classes).
-        measured: the training steps that it was fitted to.
-        lowest, highest: log slow-down by class that measured inferences had, (classes,).
-        effects: of GPUs.
+        measured: training steps that it was fitted to.
+        lowest, highest: range of log slow-downs of measured inferences by class, (classes,).
+        effects: effects of GPUs.
     """
 
     trees: KernelTrees
@@ -96,7 +96,7 @@ class StepLaw:
         )
 
     def laboratory_log_sd(self, c: Conditions) -> float:
-        """Return what is not known of the laboratory of a question, standard deviation, log."""
+        """Return the uncertainty of an unknown laboratory, standard deviation, log."""
         return self.effects.log_sd(c)
 
     def has_head(self, c: Conditions) -> bool:

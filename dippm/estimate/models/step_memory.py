@@ -28,11 +28,11 @@ from dippm.model.graph.model_graph import ModelGraph
 
 @dataclass(frozen=True, slots=True)
 class StepMemoryModel:
-    """The fitted part.
+    """The fitted parameters.
 
     Attributes:
-        context: of inference.
-        spread: reserved over saved activations, at least 1.
+        context: model of the context, as for inference.
+        spread: ratio of reserved to saved activations, at least 1.
         log_error: standard deviation of the log error of the reserved part, measured on models
             left out; of the whole memory if the context knows no classes of software.
     """

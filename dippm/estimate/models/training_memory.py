@@ -1,4 +1,4 @@
-"""What autograd keeps in memory, in a training step and in a forward pass of inference.
+"""The memory that autograd keeps, in a training step and in a forward pass of inference.
 
 `TrainingMemory`     weights + gradients + states of the optimiser + activations saved for them
 `AutogradFootprint`  weights + the same activations: a forward pass without `torch.no_grad`
@@ -21,11 +21,11 @@ from dippm.model.graph.model_graph import ModelGraph
 Floats = NDArray[np.float64]
 HALF: tuple[Precision, ...] = ("fp16", "bf16")
 PROBES = (2, 6)
-"""Batches between which saved bytes are a line."""
+"""Batches that determine the line of saved bytes over the batch."""
 LARGE_PROBES = (512, 1024)
-"""With checkpointing the block that keeps most may be another one at a large batch."""
+"""With checkpointing the block that keeps most may differ at a large batch."""
 PRIME_BATCH = 1009
-"""Sizes that have this factor have it from the batch."""
+"""Batch that is recognised as a factor in the sizes that grow with it."""
 _PRODUCTS = ("dense", "batch_matmul", "attention")
 
 
@@ -34,11 +34,11 @@ class TrainingMemory:
     """Bytes at the end of the forward pass of a step, gradients of the last one included.
 
     Attributes:
-        weight_bytes: parameters that are trained.
-        gradient_bytes: as many of the same type.
-        optimizer_bytes: its states, of the same type.
-        saved_bytes: what autograd keeps; with checkpointing the most that is alive of it.
-        fresh_bytes: what exists while the update runs, when nothing is saved any more.
+        weight_bytes: trained parameters.
+        gradient_bytes: gradients, of the same type.
+        optimizer_bytes: states of the optimiser, of the same type.
+        saved_bytes: tensors saved for the backward pass; with checkpointing their peak.
+        fresh_bytes: temporary tensors of the update, which runs after the saved ones are freed.
     """
 
     weight_bytes: float
@@ -63,12 +63,12 @@ class TrainingMemory:
 
         Args:
             graph: a graph that follows the batch, or one at this batch.
-            batch: samples.
-            precision: see `Conditions`.
-            optimizer: whose states are kept.
-            checkpointing: every block is run again in the backward pass, see `blocks_of`.
-            channels_last: images are held so.
-            attention: see `launched`.
+            batch: batch size in samples.
+            precision: number format, see `Conditions`.
+            optimizer: optimiser whose states are kept.
+            checkpointing: whether every block is run again in the backward pass, see `blocks_of`.
+            channels_last: whether images are stored channels last.
+            attention: "fused" or "unfused", see `launched`.
         """
         step = training_step(
             sequence_of(graph).at_batch(batch if graph.batch_is_symbolic else graph.batch),
@@ -88,7 +88,7 @@ class TrainingMemory:
 
     @property
     def kept_bytes(self) -> float:
-        """Return what stays from step to step: parameters, gradients, states."""
+        """Return the bytes that stay from step to step: parameters, gradients, states."""
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     @property
@@ -99,10 +99,10 @@ class TrainingMemory:
 
 @dataclass(frozen=True, slots=True)
 class StepUsage:
-    """What a step needs at one batch, whatever the device.
+    """The memory of a step at one batch, the same on every device.
 
     Attributes:
-        memory: part by part.
+        memory: its parts.
         convolves, multiplies: whether the model has convolutions, matrix products.
     """
 
@@ -116,9 +116,10 @@ class TrainingFootprint:
     """The memory of a step at any batch.
 
     Attributes:
-        memory: its parts; what is saved is that of one batch, see `lines`.
-        lines: (at batch 0, for each sample) of the saved bytes; the highest holds.
-        convolves, multiplies: see `StepUsage`.
+        memory: its parts, with the saved bytes of one batch, see `lines`.
+        lines: saved bytes as lines over the batch, (at batch 0, for each sample); the highest
+            counts.
+        convolves, multiplies: whether the model has convolutions, matrix products.
     """
 
     memory: TrainingMemory
@@ -179,11 +180,11 @@ def _saved(step: TrainingStep, checkpointing: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AutogradFootprint:
-    """The memory of an eager forward pass that keeps what a backward pass would need.
+    """The memory of an eager forward pass that keeps the tensors of a backward pass.
 
     Attributes:
         inference: the same pass under `torch.no_grad`.
-        fixed, slope: bytes of each tensor that is kept, at batch 0 and for each sample, shape (T,).
+        fixed, slope: bytes of each kept tensor, at batch 0 and for each sample, shape (T,).
     """
 
     inference: MemoryFootprint
@@ -203,11 +204,11 @@ class AutogradFootprint:
         """Follow a forward pass at one batch, whose factor tells which tensors grow with it.
 
         Args:
-            graph: the model, as for `MemoryFootprint.of`, whose arguments the next three are.
-            precision: number formats.
+            graph: the model, as for `MemoryFootprint.of`.
+            precision: number format.
             attention: "fused" or "unfused".
-            channels_last: images are held so.
-            inference: the pass under `torch.no_grad`, if it was followed before.
+            channels_last: whether images are stored channels last.
+            inference: the pass under `torch.no_grad`, if it is known already.
         """
         inference = inference or MemoryFootprint.of(
             graph, precision, attention=attention, channels_last=channels_last
@@ -232,11 +233,11 @@ class AutogradFootprint:
         )
 
     def usage(self, batch: int, least: Usage | None = None) -> Usage:
-        """Return what is needed at a batch, at least what the pass needs under `torch.no_grad`.
+        """Return the memory at a batch, at least that of the pass under `torch.no_grad`.
 
         Args:
-            batch: samples.
-            least: that need, if it was worked out before.
+            batch: batch size in samples.
+            least: memory under `torch.no_grad`, if it is known already.
         """
         least = least or self.inference.usage(batch)
         sizes = np.maximum(self.fixed + batch * self.slope, 0.0)

@@ -12,9 +12,9 @@ from dippm.estimate.models.neighbour_law import (
     Load,
     NeighbourLaw,
     Shared,
-    beside,
     fair_share,
     fitted,
+    shared_latency_ms,
 )
 
 LAWS = (fitted(), NeighbourLaw(1.0, 1.0, 1.0), NeighbourLaw(1.3, 0.0, 50.0))
@@ -102,7 +102,7 @@ def test_time_slices_gain_nothing_from_kernels_that_leave_multiprocessors_idle()
 
 
 def test_a_high_corner_does_not_overflow() -> None:
-    assert beside(1e-3, 1e-3, 1e-2, 50.0) == pytest.approx(0.1)
+    assert shared_latency_ms(1e-3, 1e-3, 1e-2, 50.0) == pytest.approx(0.1)
 
 
 def test_the_corner_alone_decides_between_the_two_limits() -> None:

@@ -30,19 +30,19 @@ from dippm.errors import CarbonError, UnknownNameError, shortened
 MOST_BYTES = 256 << 10
 TABLES = ("as_of", "pue", "regions", "where")
 HIGHEST_G = 3_000.0
-"""Of a kilowatt hour; lignite emits about 1,100."""
+"""Highest accepted grams of CO2 of a kilowatt hour; lignite emits about 1,100."""
 HIGHEST_PUE = 5.0
 EXAMPLE = "examples/carbon.toml is a whole file."
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where electricity comes from.
+    """A region of the electricity grid.
 
     Attributes:
-        name: of the region.
-        g_per_kwh: grams of CO2, or of what warms as much, that a kilowatt hour emits.
-        pue: energy of the data centre by that of its machines, at least 1.
+        name: name of the region.
+        g_per_kwh: grams of CO2 equivalent that a kilowatt hour emits.
+        pue: energy of the data centre over that of its machines, at least 1.
 
     Raises:
         CarbonError: if a number is out of range.
@@ -66,9 +66,9 @@ class Carbon:
     """Intensities by region.
 
     Attributes:
-        regions: by name.
-        where: name of the region by that of a device.
-        as_of: what the intensities are of, as the file says; "" if it does not.
+        regions: regions by name.
+        where: name of the region by device name.
+        as_of: date and source of the intensities, as the file states them; "" otherwise.
         source: the file, for messages.
     """
 
@@ -81,7 +81,7 @@ class Carbon:
         """Return a region by name; case does not matter.
 
         Raises:
-            CarbonError: if there is none.
+            CarbonError: if the region is unknown.
         """
         folded = {known.casefold(): region for known, region in self.regions.items()}
         found = folded.get(name.strip().casefold())
@@ -136,7 +136,7 @@ def check_pue(pue: Any, where: str = "pue") -> float:
     """Return a power usage effectiveness.
 
     Raises:
-        CarbonError: if it is none.
+        CarbonError: if it is not a PUE.
     """
     return _number(pue, 1.0, HIGHEST_PUE, f"{where}: pue" if where != "pue" else "pue")
 
@@ -146,7 +146,7 @@ def _carbon(table: Mapping[str, Any], what: str) -> Carbon:
         if name not in TABLES:
             error = UnknownNameError.of("table", str(name), TABLES)
             raise CarbonError(f"{what}: {error.message}", f"{error.hint}. {EXAMPLE}")
-    usual = check_pue(table.get("pue", 1.0), what)
+    default_pue = check_pue(table.get("pue", 1.0), what)
     regions: dict[str, Region] = {}
     for name, one in _table(table, "regions", what).items():
         if not isinstance(one, Mapping) or not set(one) <= {"g_per_kwh", "pue"}:
@@ -156,7 +156,7 @@ def _carbon(table: Mapping[str, Any], what: str) -> Carbon:
             )
         if name.casefold() in map(str.casefold, regions):
             raise CarbonError(f"{what}: {shortened(name)} stands there twice", "Keep one.")
-        regions[name] = Region(name, one.get("g_per_kwh", "missing"), one.get("pue", usual))
+        regions[name] = Region(name, one.get("g_per_kwh", "missing"), one.get("pue", default_pue))
     if not regions:
         raise CarbonError(f"{what} names no region", f"Write [regions] and a line. {EXAMPLE}")
     found = Carbon(regions, {}, shortened(str(table.get("as_of", ""))), what)

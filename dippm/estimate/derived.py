@@ -1,4 +1,4 @@
-"""What follows from a prediction and its batch; sweeps, comparisons, choices and searches read it.
+"""Quantities derived from a prediction and its batch, for sweeps, choices and searches.
 
 To add a quantity: a row in `DERIVED`. Its column comes last in the files of a comparison.
 """
@@ -13,11 +13,11 @@ from dippm.estimate.models.targets import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A quantity that no predictor predicts.
+    """A quantity that follows from a target.
 
     Attributes:
-        target: of the prediction that it follows from, and whose reason counts if it is absent.
-        of: returns it from the estimate of a batch, and the batch.
+        target: target that it is derived from; if that is absent, its reason holds here too.
+        of: function that returns it from the estimate of a batch, and the batch.
     """
 
     target: str

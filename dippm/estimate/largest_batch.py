@@ -1,4 +1,4 @@
-"""The largest batch that a memory holds, found in few looks at the memory of a batch.
+"""The largest batch that a memory holds, found by few evaluations of the memory of a batch.
 
 `sweep`, `choose`, `mig` and `llm` all ask here. What decides is the 99 % bound of the memory, which
 on a slice is that of the whole GPU.
@@ -23,9 +23,9 @@ def largest_batch(
     from the one before says where the answer is, and growing steps from there find it.
 
     Args:
-        bound_mb: memory at a batch, in MiB; None where it is not known, which does not fit.
-        room_mb: what may be needed, in MiB.
-        most: where to stop.
+        bound_mb: function of the memory at a batch in MiB; None counts as not fitting.
+        room_mb: available memory in MiB.
+        most: largest batch to consider.
     """
 
     def over_mb(batch: int) -> float:
@@ -62,10 +62,10 @@ def largest_batch_at(
     """Return the largest batch of a model that a GPU or slice holds; None if not even 1 fits.
 
     Args:
-        predictor: that knows the memory.
-        graph: the model; one that fixes its batch holds that or none.
-        c: place and conditions; their batch does not matter.
-        room_mb: what may be needed, in MiB; None is all of the place.
+        predictor: predictor of the memory.
+        graph: the model; if it fixes its batch, only that one is considered.
+        c: conditions, whose batch does not matter.
+        room_mb: available memory in MiB; None for all memory of the place.
     """
     room = c.capacity_mb if room_mb is None else room_mb
     if not graph.batch_is_symbolic:

@@ -1,4 +1,4 @@
-"""`Candidate`: one model of a comparison, with what is its own; and lists of them from text."""
+"""`Candidate`: one model of a comparison, with its own options; and lists of them from text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class ModelListError(DippmError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model that is compared, with what differs from the other models of the comparison.
+    """A model of a comparison, with the options in which it differs from the others.
 
     Attributes:
         model: path, name or object, as `dippm.predict` takes it.
-        input: sizes without the batch; None takes those of the comparison.
-        batches: batch sizes; None takes those of the comparison.
-        framework: see `dippm.predict`.
+        input: sizes without the batch; None for those of the comparison.
+        batches: batch sizes; None for those of the comparison.
+        framework: name of the framework, see `dippm.predict`.
     """
 
     model: Any

@@ -1,6 +1,6 @@
-"""`ModuleCost`: what each module or layer of a model costs, with everything below it.
+"""`ModuleCost`: the cost of a module or layer, including everything below it.
 
-Children always sum to their parent: operators that a module runs itself, beside those of its
+Children always sum to their parent: operators that a module runs itself, besides those of its
 submodules, are a child without a name, and the host's share of the latency is one of the root.
 """
 
@@ -36,16 +36,16 @@ class ModuleCost:
     """A module, with all operators below it.
 
     Attributes:
-        name: in its parent; "" for the operators that the parent runs itself.
-        path: from the model, as the framework spells it; "" for the model.
-        operators: how many of each, by canonical name.
+        name: name in its parent; "" for the operators that the parent runs itself.
+        path: path from the model, as the framework spells it; "" for the model.
+        operators: number of operators by canonical name.
         macs: multiply-accumulates of one pass at the batch of the graph.
         weight_bytes: weights of rank 2 and more that the operators read; tied ones each time.
         time_ms: part of the predicted latency; None without a prediction by operator.
-        share: time_ms / latency, 0 to 1; None likewise.
+        share: time_ms / latency, 0 to 1; None without a prediction by operator.
         energy_j: part of the predicted energy; None if that is not known by operator.
-        children: in the order in which they run first.
-        count: alike modules that are summed up here, see `collapsed`.
+        children: submodules, in the order in which they first run.
+        count: number of alike modules that are summed here, see `collapsed`.
     """
 
     name: str
@@ -143,9 +143,9 @@ def module_tree(
     """Return the modules of a model with their subtotals.
 
     Args:
-        graph: at the batch in question.
-        operators: what its operators cost, the host included; empty if that is not known.
-        name: what the model is called.
+        graph: graph at the batch in question.
+        operators: costs of its operators, with the host; empty if not known.
+        name: name of the model.
     """
     root = _Module("")
     for position, node in enumerate(graph.nodes):
@@ -281,15 +281,15 @@ def _summed(group: Sequence[ModuleCost]) -> Sequence[ModuleCost]:
     if len(group) < (2 if group[0].children else 3):
         return group
     name = f"{group[0].name}–{group[-1].name}"
-    return [replace(_added(group), name=name, count=len(group))]
+    return [replace(_sum_of(group), name=name, count=len(group))]
 
 
-def _added(modules: Sequence[ModuleCost]) -> ModuleCost:
-    """Add modules that are alike, and their children one by one."""
+def _sum_of(modules: Sequence[ModuleCost]) -> ModuleCost:
+    """Return the sum of alike modules, and of their children pairwise."""
     columns = zip(*(module.children for module in modules), strict=True)
     return replace(
         _total(modules[0].name, modules[0].path, modules),
-        children=tuple(_added(column) for column in columns),
+        children=tuple(_sum_of(column) for column in columns),
         count=modules[0].count,
     )
 

@@ -1,4 +1,4 @@
-"""`Place`: where a model runs, and the names that devices, slices and hosts are given by."""
+"""`Place`: device, slice and host of a run, and how each of them is named."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DEFAULT_DEVICE = "A100"
 DeviceLike = str | os.PathLike[str] | Device
 """A name of the catalogue, the path of a device file (text that ends in .toml is one), a device."""
 MigLike = str | MigProfile | None
-"""A slice by name or as it is; None is the whole GPU."""
+"""A slice by name or as an object; None for the whole GPU."""
 HostLike = str | float | HostMachine | None
-"""A class of machines, microseconds per launch as a number or text, or none named."""
+"""A class of machines, microseconds per launch as a number or text, or None."""
 ContextLike = str | float | None
-"""Memory in MiB as a number or text, a class of `SOFTWARE_CLASSES`, or none named."""
+"""Memory in MiB as a number or text, a class of `SOFTWARE_CLASSES`, or None."""
 SoftwareClass = Literal["cuda-10", "cuda-11", "lazy"]
 SOFTWARE_CLASSES: tuple[SoftwareClass, ...] = get_args(SoftwareClass)
-"""Generations of CUDA and torch, by the memory that a process takes beside its tensors:
+"""Generations of CUDA and torch, by the memory that a process takes besides its tensors:
 
     cuda-10  CUDA 10: Volta, Turing and older
     cuda-11  CUDA 11.0 to 11.6, torch up to 1.12: a library loads all of its kernels at once
@@ -39,18 +39,18 @@ MAX_CONTEXT_MB = 1_000_000.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a model runs: what decides how long its kernels take, and how much memory there is.
+    """The device, slice and host of a run, which decide kernel times and available memory.
 
     The host and the context are part of it, and not of `Execution`: they belong to the machine and
     to its software, are the same for every model that runs there, and launch no other kernels.
 
     Attributes:
         device: the GPU; a name or a device file is looked up.
-        mig: a slice of the device, None for the whole GPU; a name is looked up.
-        host: the machine that launches the kernels, by class or by microseconds per launch; None
-            if nobody said, then the predictor assumes one and says which.
-        context_mb: memory in MiB that the process takes beside PyTorch's allocator, or a class of
-            `SOFTWARE_CLASSES` that says it; None if nobody said, then the predictor assumes a class
+        mig: slice of the device, None for the whole GPU; a name is looked up.
+        host: machine that launches the kernels, by class or by microseconds per launch; None to
+            let the predictor assume one and say which.
+        context_mb: memory in MiB that the process takes besides PyTorch's allocator, or a class of
+            `SOFTWARE_CLASSES` that stands for it; None to let the predictor assume a class
             and says which.
 
     Raises:
@@ -93,7 +93,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The GPU, and the slice after it."""
+        """The name of the GPU, followed by that of the slice."""
         return f"{self.device.name} {self.mig}" if self.mig else self.device.name
 
     @property

@@ -64,7 +64,7 @@ def collate(graphs: Sequence[GraphTensors]) -> GraphTensors:
     """Return several graphs as one disconnected graph.
 
     Raises:
-        ValueError: if there is none, or if their layouts differ.
+        ValueError: if there are no graphs, or if their layouts differ.
     """
     import torch
 

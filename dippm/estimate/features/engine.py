@@ -1,4 +1,4 @@
-"""What an inference engine makes of the kernels of eager mode.
+"""The kernels of an inference engine, made of those of eager mode.
 
 TensorRT folds the batch norm after a convolution or a product into its weights, adds bias and
 residual and applies the activation while the result is still in registers, writes the parts of a
@@ -16,10 +16,10 @@ from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 
 IN_EIGHT_BITS = ("activation", "elementwise", "broadcast", "pool", "concat", "copy", "resize")
-"""Classes that stay in 8 bits between convolutions."""
+"""Classes whose results stay in 8 bits between convolutions."""
 
 EPILOGUES = ("batch_norm", "broadcast", "activation", "costly_activation", "elementwise", "cast")
-"""Classes that end a product: each element of the result by itself."""
+"""Classes that fuse into the end of a product: element-wise on its result."""
 
 
 def session_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
@@ -31,7 +31,7 @@ def session_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
     part of it (SkipLayerNormalization), a factor part of its product (FusedMatMul).
 
     Args:
-        kernels: of eager mode, in execution order, with their sources.
+        kernels: kernels of eager mode in execution order, with their sources.
     """
     readers = Counter(source for kernel in kernels for source in kernel.sources)
     groups: list[list[int]] = []
@@ -83,7 +83,7 @@ def in_eight_bits(kernels: Sequence[Kernel]) -> list[Kernel]:
     only moves or adds their results keeps them. Attention, norms and softmax stay in half.
 
     Args:
-        kernels: of an engine in fp16, in execution order, with their sources.
+        kernels: kernels of an engine in fp16 in execution order, with their sources.
     """
     found: list[Kernel] = []
     for kernel in kernels:
@@ -112,13 +112,13 @@ def engine_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
     """Return the kernels that TensorRT runs.
 
     Args:
-        kernels: of eager mode, in execution order, with their sources.
+        kernels: kernels of eager mode in execution order, with their sources.
     """
     return fuse(_without_concatenations(_with_epilogues(kernels)))
 
 
 def _with_epilogues(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Join to each product the kernels that do one thing to each element of its result."""
+    """Fuse into each product the element-wise kernels on its result."""
     readers = Counter(source for kernel in kernels for source in kernel.sources)
     groups: list[list[int]] = [[] for _ in kernels]
     group_of: list[int] = []

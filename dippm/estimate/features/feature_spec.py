@@ -3,7 +3,7 @@
 A node row is 32 wide, as in D3.5 §4.2: one-hot(operator class) ⊕ attributes ⊕ output shape.
 
     columns   content
-     0 – 15   one-hot of `OPERATOR_CLASSES`; column 0 is an operator that nobody knows
+     0 – 15   one-hot of `OPERATOR_CLASSES`; column 0 is an unknown operator
     16 – 25   `ATTRIBUTE_COLUMNS`, log(1 + value), 0 where an operator has no such attribute
     26 – 31   `SHAPE_COLUMNS`: sizes of the first result and its element count, log(1 + size)
 
@@ -74,5 +74,5 @@ CONVOLUTIONS = frozenset(
 MAC_OPERATORS = frozenset(
     row.name for row in OPERATORS.values() if row.category == "compute" and row.kernel != "other"
 )
-"""What equation 1 counts as multiply-accumulates. A fused attention is the two batched products
-that D3.5's IR would have shown."""
+"""Operators that equation 1 counts as multiply-accumulates. A fused attention is the two batched
+products that D3.5's IR would have shown."""

@@ -1,4 +1,4 @@
-"""What a compiler fuses: chains of element-wise kernels become one, with one pass over memory."""
+"""Fusion by a compiler: chains of element-wise kernels become one pass over memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fuse(kernels: Sequence[Kernel], graph_breaks: Sequence[range] = ()) -> list[
     of the graph.
 
     Args:
-        kernels: in execution order, with their sources.
+        kernels: kernels in execution order, with their sources.
         graph_breaks: positions of kernels that are not compiled, see `Run`.
     """
     part_of = _compiled_parts(kernels, graph_breaks)
@@ -45,8 +45,8 @@ def joined_groups(
     """Return one kernel for each group that is not empty, in the order in which they end.
 
     Args:
-        kernels: in execution order, with their sources.
-        groups: positions of kernels, in order.
+        kernels: kernels in execution order, with their sources.
+        groups: positions of the kernels of each group, in order.
         group_of: group of each kernel.
     """
     order = sorted((g for g in range(len(groups)) if groups[g]), key=lambda g: groups[g][-1])
@@ -161,7 +161,7 @@ def _is_anchor(kernel: Kernel) -> bool:
 
 
 def _read_outside(kernels: Sequence[Kernel], group_of: Sequence[int]) -> list[bool]:
-    """Tell of each kernel whether another group reads its result, or nobody does."""
+    """Tell for each kernel whether its result is read by another group, or not at all."""
     outside, inside = [False] * len(kernels), [False] * len(kernels)
     for position, kernel in enumerate(kernels):
         for source in kernel.sources:

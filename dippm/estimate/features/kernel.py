@@ -8,7 +8,7 @@ Unit = Literal["half", "tf32", "fp32", "int8"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 Part = Literal["forward", "backward_input", "backward_weight", "optimizer", "recompute"]
 PARTS: tuple[Part, ...] = get_args(Part)
-"""Of a training step; inference is all forward. What checkpointing runs again is "recompute"."""
+"""Parts of a training step; inference is all forward. Checkpointing runs "recompute"."""
 
 
 class Kernel(NamedTuple):
@@ -19,23 +19,23 @@ class Kernel(NamedTuple):
         kind: one of KERNEL_CLASSES.
         unit: arithmetic that carries `flops`.
         flops: floating-point operations.
-        read_bytes, write_bytes: activations.
-        weight_bytes: parameters read.
+        read_bytes, write_bytes: bytes of activations read, written.
+        weight_bytes: bytes of parameters read.
         m, n, k: matrix-product view: rows, columns, reduction; for other kernels m rows of n.
-        copies: independent products (groups, heads, batch of a batched product).
+        copies: number of independent products (groups, heads, batch of a batched product).
         window: elements of a convolution or pooling window.
-        stride: of the window.
+        stride: stride of the window.
         in_bytes, out_bytes: bytes per element.
-        strided: reads a permuted view.
-        serial: steps that one thread does after another, beside the work above.
-        launches: kernels that this record stands for.
-        images_last: reads images whose channels lie next to each other.
-        in_place: writes into what it reads.
-        repeated: reads an operand more than once, along an axis that the operand lacks.
-        run: elements in a row that it reads together, in the order in which it writes.
-        sources: positions, in the list of kernels, of those that wrote what it reads; views
-            between them are passed through.
-        part: of a training step.
+        strided: whether it reads a permuted view.
+        serial: steps that one thread does one after another, besides the work above.
+        launches: number of kernels that this record stands for.
+        images_last: whether it reads images stored channels last.
+        in_place: whether it writes into its operand.
+        repeated: whether it broadcasts an operand, reading it more than once.
+        run: contiguous elements that it reads together, in the order in which it writes.
+        sources: positions, in the list of kernels, of those whose results it reads, directly or
+            through views.
+        part: part of a training step.
     """
 
     node: int
@@ -72,9 +72,9 @@ class Kernel(NamedTuple):
         Args:
             node: position of the operator.
             kind: kernel class.
-            elements: that are read and written.
-            in_bytes: per element.
-            out_bytes: per element; as `in_bytes` if it is None.
+            elements: number of elements read and written.
+            in_bytes: bytes per element read.
+            out_bytes: bytes per element written; None for `in_bytes`.
         """
         out_bytes = in_bytes if out_bytes is None else out_bytes
         return cls(

@@ -1,4 +1,4 @@
-"""The graph of kernels: who reads what whom wrote, and which kernels nobody can tell apart.
+"""The graph of kernels: data flow between them, and which of them are equivalent.
 
 Kernels of repeated blocks have the same features and the same surroundings. A network of a few
 message-passing rounds gives them one answer, so one of them stands for all: the merged graph is
@@ -26,11 +26,11 @@ class KernelGraph:
         table: one kernel for each class of kernels with the same attributes and surroundings,
             C of them; without `edges`.
         count: kernels in each class, shape (C,).
-        inward: what the kernel that stands for a class reads, as (class read, class), shape (2, E);
+        inward: flows into the representative of each class, as (class read, class), shape (2, E);
             one for each flow, so that means over neighbours are those of the whole graph.
-        outward: the same for what reads it.
+        outward: flows out of it, likewise.
         class_of: class of each kernel of the whole table, shape (K,).
-        launches: of the whole table.
+        launches: number of launches of the whole table.
     """
 
     table: KernelTable
@@ -66,15 +66,15 @@ class KernelGraph:
 
 
 def refined(attributes: NDArray[np.float64], edges: Integers, rounds: int) -> Integers:
-    """Return a colour for each kernel: equal ones have equal attributes and equal surroundings.
+    """Return a colour for each kernel: equal colours mean equal attributes and surroundings.
 
     Colour refinement (Weisfeiler and Leman 1968): each round adds to a kernel's colour those of
     what it reads and of what reads it, as multisets.
 
     Args:
         attributes: attributes of each kernel, shape (K, F).
-        edges: shape (2, E), producer and consumer.
-        rounds: how far to look.
+        edges: producer and consumer of each flow, shape (2, E).
+        rounds: number of rounds, the distance up to which surroundings count.
 
     Returns:
         0 to C - 1, shape (K,).

@@ -59,7 +59,7 @@ SETTINGS = (
 )
 _KIND = {name: i for i, name in enumerate(KERNEL_CLASSES)}
 _PROBES = (2, 6)
-"""Batches between which quantities are a line."""
+"""Batches that determine the line of quantities over the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class KernelTable:
         node: position of each kernel's operator, shape (K,).
         kind: index in KERNEL_CLASSES, shape (K,).
         unit: index in UNITS, shape (K,).
-        part: index in PARTS, shape (K,): of a training step; inference is all forward.
+        part: index in PARTS, shape (K,); inference is all forward.
         settings: SETTINGS, which do not depend on the batch, shape (K, 10).
         per_sample: growth of QUANTITIES per sample of batch, shape (K, 9).
         fixed: QUANTITIES at batch 0, shape (K, 9).
         input_bytes: (per sample, fixed) bytes of the user inputs.
-        batch: the only batch that may be asked for; None if any may.
+        batch: the batch that the file fixes; None if any is possible.
         edges: (producer, consumer) positions of kernels, without duplicates, shape (2, E). What
             passes through operators that launch nothing is joined. Kernels that a compiler merged
             may read what one further on in the list writes.

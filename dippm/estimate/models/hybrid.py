@@ -322,9 +322,10 @@ class Hybrid:
     def _engine_times(self, graph: ModelGraph, c: Conditions) -> Floats:
         """Return the times of the kernels of a runtime other than PyTorch, in ms, shape (K,).
 
-        The total of TensorRT does not exceed that of compiled PyTorch, on a measured GPU by no more
-        than the interval: the measured models have norms as single operators, which exporters of
-        today keep whole. No layer takes longer than in the wider format, which the engine may keep.
+        The total of TensorRT exceeds that of compiled PyTorch by at most the interval on a measured
+        GPU, and not at all on others: the measured models have norms as single operators, which
+        exporters of today keep whole. No layer takes longer than in the wider format, which the
+        engine may keep.
         """
         run = as_run(c)
         table, view = self._kernels(graph, run)[0], DeviceView.of(run.device, run.mig)

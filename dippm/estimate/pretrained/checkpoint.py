@@ -1,4 +1,4 @@
-"""`Checkpoint`: a trained predictor together with what was measured about it."""
+"""`Checkpoint`: a trained predictor with its configuration and metrics."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Checkpoint:
     """A loaded checkpoint.
 
     Attributes:
-        name: for instance "graphsage-a100".
-        version: for instance "1.0.0".
+        name: name, for instance "graphsage-a100".
+        version: version, for instance "1.0.0".
         kind: kind of predictor.
-        predictor: ready to predict.
+        predictor: the predictor.
         config: content of `config.json`.
         metrics: content of `metrics.json`.
         path: its folder.
@@ -55,7 +55,7 @@ def load(name_or_path: str | Path | None = None) -> Checkpoint:
     """Find, check and load a checkpoint; the same one is loaded once per process.
 
     Args:
-        name_or_path: see `store.find`.
+        name_or_path: name, "name@version" or folder, see `store.find`.
 
     Raises:
         UnknownNameError: if no checkpoint has this name.

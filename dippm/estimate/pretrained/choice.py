@@ -1,7 +1,7 @@
 """Which shipped checkpoint answers for a device and a phase when none was named.
 
 The rule: of the checkpoints that know both, the default one; if it is not among them, the newest
-version of the one whose name comes first. Conditions beside them do not choose: a checkpoint that
+version of the one whose name comes first. Other conditions do not count: a checkpoint that
 was not trained for them refuses them and says so.
 """
 

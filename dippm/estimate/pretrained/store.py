@@ -1,4 +1,4 @@
-"""Where checkpoints lie, and which one a name means.
+"""The folders of checkpoints, and which one a name means.
 
 A checkpoint is the folder `<name>/<version>/` with `model.safetensors`, `config.json`,
 `metrics.json` and `README.md`. Published names and versions never change their content. To add a
@@ -19,7 +19,7 @@ from typing import Any
 from dippm.errors import CheckpointError, UnknownNameError
 
 DEFAULT = "hybrid-gpu"
-"""The predictor that is used when none is named."""
+"""Name of the default predictor."""
 
 WEIGHTS, CONFIG, METRICS, CARD = "model.safetensors", "config.json", "metrics.json", "README.md"
 MAX_JSON_BYTES = 16 << 20
@@ -30,11 +30,11 @@ _VERSION = re.compile(r"\d+(\.\d+)*")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """A checkpoint that was found, not yet loaded.
+    """A checkpoint on disk, not yet loaded.
 
     Attributes:
-        name: for instance "graphsage-a100".
-        version: for instance "1.0.0".
+        name: name, for instance "graphsage-a100".
+        version: version, for instance "1.0.0".
         path: its folder.
         config: content of `config.json`; always has "kind" and "sha256".
     """
@@ -51,7 +51,7 @@ class CheckpointInfo:
 
     @property
     def summary(self) -> str:
-        """One sentence about the checkpoint, from its card; empty if there is none."""
+        """One sentence about the checkpoint, from its card; empty without a card."""
         text = self.config.get("card", {}).get("summary", "")
         return text if isinstance(text, str) else " ".join(text)
 
@@ -155,7 +155,7 @@ def read_metrics(folder: Path) -> Mapping[str, Any]:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into an error of ours.
+    """Turn errors of the file system into a `CheckpointError`.
 
     Raises:
         CheckpointError: that says what the system said.
@@ -164,7 +164,7 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (OSError, RuntimeError) as error:  # a home that nobody has, a link to itself
+    except (OSError, RuntimeError) as error:  # a home of an unknown user, a link to itself
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise CheckpointError(
             f"the checkpoint in {path} cannot be read: {reason}",

@@ -92,7 +92,7 @@ def _unfused(
     steps += [Kernel.stream(i, "elementwise", size, wide) for size in sizes[:2]]
     steps += [Kernel.stream(i, "copy", size, wide)._replace(strided=True) for size in sizes[:2]]
     steps += [first, *_masked(run, call, scores, wide), softmax]
-    if narrow != wide:  # the weights in the type of the operands, which nobody reads
+    if narrow != wide:  # the weights in the type of the operands, which are never read
         steps.append(Kernel.stream(i, "cast", scores, wide, narrow))
     steps += [Kernel.stream(i, "copy", sizes[2], wide)._replace(strided=True), second]
     if narrow != wide:

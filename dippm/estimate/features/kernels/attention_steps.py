@@ -27,7 +27,7 @@ def in_steps(sequence: CallSequence, precision: Precision) -> CallSequence:
 
     Args:
         sequence: at any batch.
-        precision: of the run; autocast casts a mask before it is added.
+        precision: number format of the run; autocast casts a mask before it is added.
     """
     steps = _Steps(sequence, autocast=precision in AUTOCAST)
     for call in sequence.calls:

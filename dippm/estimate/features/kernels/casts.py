@@ -10,13 +10,13 @@ from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.strides import dense_strides_like
 
 TYPED_RESULT = ("softmax", "log_softmax", "reduce_sum", "reduce_prod", "reduce_norm", "cumsum")
-"""What autocast asks for a float32 result instead of casting the argument."""
+"""Operators that autocast asks for a float32 result instead of casting the argument."""
 
 
 def lower(run: Run, call: OperatorCall, position: int) -> None:
     """Cast an argument of a product to half for this call, if autocast must.
 
-    Parameters are cast once on a pass, whoever reads them.
+    Parameters are cast once per pass, however many calls read them.
     """
     held, tensor = run.state(position), run.tensor(position)
     if not run.autocast or held.width != 4 or not tensor.is_float:

@@ -1,4 +1,4 @@
-"""What only moves memory: reshapes that cannot be views, clones, paddings, updates in place."""
+"""Calls that only move memory: reshapes that are no views, clones, paddings, updates in place."""
 
 from __future__ import annotations
 

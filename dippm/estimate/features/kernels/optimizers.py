@@ -17,7 +17,7 @@ from dippm.estimate.features.kernel import Kernel
 CHUNK = 65_536
 """Elements of a block of a launch (aten/src/ATen/native/cuda/MultiTensorApply.cuh, kChunkSize)."""
 BLOCKS = 320
-"""Of a launch, at most."""
+"""Largest number of blocks in a launch."""
 TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 """Tensors of each list that fit into the arguments of one launch, by the number of lists."""
 
@@ -27,9 +27,9 @@ class Pass:
     """One pass over the parameters.
 
     Attributes:
-        lists: of tensors that its launches are given.
-        reads: of these, how many are read.
-        flops: for each element.
+        lists: number of lists of tensors that its launches take.
+        reads: number of these lists that are read.
+        flops: operations per element.
     """
 
     lists: int
@@ -39,12 +39,12 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an optimiser does.
+    """The work of an optimiser.
 
     Attributes:
-        passes: over all parameters, each of which writes one list.
-        states: tensors in the shape of each parameter that it keeps.
-        fresh: how many more of them exist while it runs.
+        passes: passes over all parameters, each of which writes one list.
+        states: number of tensors that it keeps in the shape of each parameter.
+        fresh: number of further ones that exist while it runs.
     """
 
     passes: tuple[Pass, ...]
@@ -66,7 +66,7 @@ UPDATES: Mapping[Optimizer, Update] = {
     "adam": Update(_ADAM, 2, fresh=1),
     "adamw": Update((Pass(1, 1, 1), *_ADAM), 2, fresh=1),
 }
-"""By name; settings as `torch.optim` has them, with momentum for SGD."""
+"""Updates by name, with the defaults of `torch.optim`, and momentum for SGD."""
 
 
 def update(optimizer: Optimizer, sizes: Sequence[int], width: int) -> list[Kernel]:
@@ -98,7 +98,7 @@ def launches_over(sizes: Sequence[int], lists: int) -> int:
 
     Args:
         sizes: elements of each tensor of a list.
-        lists: how many lists are given.
+        lists: number of lists.
     """
     limit = TENSORS[min(lists, max(TENSORS))]
     launches = tensors = blocks = 0

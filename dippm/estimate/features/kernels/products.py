@@ -38,14 +38,14 @@ def product(
     """Launch a matrix product that reads operands and makes the first result.
 
     Args:
-        run: where.
-        call: which.
+        run: the run.
+        call: the call.
         kind: kernel class.
         shape: m, n, k.
         copies: independent products of this shape.
-        flops: of all of them.
+        flops: floating-point operations of all copies.
         operands: tensors that it reads; autocast casts them.
-        strides: of the result.
+        strides: strides of the result.
     """
     m, n, k = shape
     width, out = run.product_width, call.outputs[0]

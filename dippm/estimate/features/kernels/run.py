@@ -26,11 +26,11 @@ HALF_WIDTH = 2
 
 @dataclass(slots=True)
 class State:
-    """What a run knows of a tensor.
+    """The state of a tensor during a run.
 
     Attributes:
         width: bytes per element.
-        strides: in elements; 0 along an axis that is repeated.
+        strides: strides in elements; 0 along a broadcast axis.
         makers: kernels that wrote it.
         widened: whether the model itself asked for float32 of half precision.
     """
@@ -46,20 +46,20 @@ class Run:
 
     Attributes:
         sequence: its calls, at the batch in question.
-        precision: of the run.
-        channels_last: images and weights of convolutions are held so.
-        compiled: a compiler makes the kernels of these calls.
-        half_scores: attention that no fused kernel takes keeps the width of its operands, as in
+        precision: number format of the run.
+        channels_last: whether images and weights of convolutions are stored channels last.
+        compiled: whether a compiler makes the kernels of these calls.
+        half_scores: whether unfused attention keeps the width of its operands, as in
             PyTorch before its version 2.5.
         autocast: whether the framework chooses the precision of each call.
-        product_width: bytes per element of what a matrix product reads and writes.
-        default_width: of parameters and inputs.
-        tensors: of the sequence, then those that rules add.
-        part: of a training step, that the next kernels belong to.
-        training: batch norms make the statistics that they norm with.
-        kernels: launched so far.
-        graph_breaks: of these the ones, call by call, that a compiler leaves to the framework; it
-            compiles what runs before such a call and after it as two graphs.
+        product_width: bytes per element of the operands and results of matrix products.
+        default_width: bytes per element of parameters and inputs.
+        tensors: tensors of the sequence, then those that rules add.
+        part: part of a training step that the next kernels belong to.
+        training: whether batch norms compute the statistics that they norm with.
+        kernels: kernels launched so far.
+        graph_breaks: the kernels, call by call, that a compiler leaves to the framework; it
+            compiles the calls before and after them as two graphs.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Run:
 
     @contextmanager
     def restored(self, positions: Iterable[int]) -> Iterator[None]:
-        """Forget what a call does to its arguments for itself: casts and copies of them."""
+        """Forget the casts and copies that a call makes of its arguments."""
         before = {p: self.state(p) for p in positions}
         yield
         self.states.update(before)
@@ -128,7 +128,7 @@ class Run:
         return all(n == 1 or s == d for n, s, d in zip(shape, strides, dense, strict=True))
 
     def run_length(self, position: int, strides: Strides) -> int:
-        """Return how many elements in a row are read together by whoever writes in an order.
+        """Return how many elements in a row a kernel reads together if it writes in an order.
 
         Args:
             position: tensor that is read.
@@ -148,13 +148,13 @@ class Run:
     def make(
         self, position: int, width: int, strides: Strides | None = None, *, widened: bool = False
     ) -> None:
-        """Note what the last kernel wrote."""
+        """Record the tensor that the last kernel wrote."""
         shape = self.tensor(position).shape
         makers = (len(self.kernels) - 1,) if self.kernels else ()
         self.states[position] = State(width, strides or dense_strides(shape), makers, widened)
 
     def share(self, position: int, source: int, strides: Strides | None = None) -> None:
-        """Note that a tensor is a view of another one, perhaps of its parts as complex numbers."""
+        """Record that a tensor is a view of another, perhaps of its parts as complex numbers."""
         held = self.state(source)
         self.states[position] = replace(
             held,
@@ -175,7 +175,7 @@ class Run:
         Args:
             kernel: without its sources.
             reads: tensors that it reads.
-            after: kernels whose results it reads besides.
+            after: further kernels whose results it reads.
         """
         sources = {m for p in reads for m in self.state(p).makers} | set(after)
         self.kernels.append(kernel._replace(sources=tuple(sorted(sources)), part=self.part))

@@ -1,4 +1,4 @@
-"""What stays alive where the blocks of a model are checkpointed: run again in the backward pass.
+"""The tensors that stay alive where blocks are checkpointed: run again in the backward pass.
 
 A checkpointed block keeps what it is given; what autograd keeps of its inside exists for one block
 at a time, while its gradients are made. What belongs to no block is kept as ever.
@@ -59,7 +59,7 @@ def recomputed(tape: Tape, first: int) -> list[Kernel]:
     """Return what runs again in the backward pass, with every block checkpointed.
 
     Args:
-        tape: of the forward pass.
+        tape: tape of the forward pass.
         first: position in the list of kernels where the first of them will stand.
     """
     blocks = blocks_of({step.call.path for step in tape.steps} | {""})

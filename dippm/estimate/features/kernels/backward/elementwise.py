@@ -39,12 +39,12 @@ PASSES: Mapping[str, tuple[Passes, ...]] = {
     "cast": ((),),
     "identity": ((),),
 }
-"""By canonical name, for each argument, what each pass reads: g the gradient, a b c arguments,
+"""Operands of each pass by canonical name and argument: g the gradient, a b c arguments,
 r the result, t what the pass before made and s the one before that. Without passes the gradient
 is passed on as it is.
 """
 OF_RESULT_IN_PLACE = frozenset("relu leaky_relu elu selu celu sigmoid tanh exp".split())
-"""What finds its slope in the result if it wrote over its argument."""
+"""Operators whose slope follows from the result if they wrote over the argument."""
 
 
 def elementwise(g: Gradients, step: Step, gradient: int) -> None:

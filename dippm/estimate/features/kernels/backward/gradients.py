@@ -24,11 +24,11 @@ class Gradients:
     """A backward pass.
 
     Attributes:
-        tape: of the forward pass.
-        run: the tape's; gradients are tensors that are added to it.
-        step: the call whose gradients are made now.
+        tape: tape of the forward pass.
+        run: run of the tape, to which gradients are added as tensors.
+        step: call whose gradients are made now.
         saved: bytes that autograd keeps from forward to backward, by memory.
-        paths: of the calls that wrote them.
+        paths: paths of the calls that wrote them.
         savers: paths of the calls that keep them.
     """
 
@@ -72,7 +72,7 @@ class Gradients:
         self._of[position] = gradient
 
     def finish(self) -> None:
-        """Cast back the gradients of parameters of which a reader gave none."""
+        """Cast back the gradients of parameters to which a reader contributed none."""
         for position, gradient in self._of.items():
             with self.towards(position):
                 self._of[position] = self._cast_back(position, gradient)
@@ -127,7 +127,7 @@ class Gradients:
         return self._keep(position, self.step.made[position])
 
     def keep(self, name: str, size: float) -> None:
-        """Note bytes that a call writes for its gradient alone, such as statistics."""
+        """Record bytes that a call writes for its gradient alone, such as statistics."""
         self._save((name, id(self.step)), size, self.step.call.path)
 
     def _keep(self, position: int, state: State) -> int:

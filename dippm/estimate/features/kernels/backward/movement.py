@@ -43,7 +43,7 @@ def joined(g: Gradients, step: Step, gradient: int) -> None:
 
 
 def parted(g: Gradients, step: Step, gradients: list[int | None]) -> None:
-    """Join the gradients of parts; zeros stand for a part that nobody used."""
+    """Concatenate the gradients of parts, zeros for parts that were not used."""
     run, source = g.run, step.call.inputs[0]
     shape = run.tensor(source).shape
     if len(step.call.outputs) == 1:
@@ -242,7 +242,7 @@ def extreme(g: Gradients, step: Step, gradient: int) -> None:
 
 
 def length(g: Gradients, step: Step, gradient: int) -> None:
-    """Launch the direction, zeros where there is none, and its product with the gradient."""
+    """Launch the direction, zeros without one, and its product with the gradient."""
     run, source = g.run, step.call.inputs[0]
     shape = run.tensor(source).shape
     with g.towards(source):

@@ -1,4 +1,4 @@
-"""`Tape`: what a forward pass did call by call, and which memory its tensors share."""
+"""`Tape`: a forward pass call by call, and the memory that its tensors share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_DIFFERENTIABLE = frozenset(
     "argmax argmin one_hot bucketize create random nonzero reduce_any reduce_all floor ceil round "
     "trunc sign fill_like quantize dequantize floor_divide argsort heaviside isclose".split()
 )
-"""Through them no gradient passes."""
+"""Operators that gradients do not pass through."""
 Memory = Hashable
 
 
@@ -25,10 +25,10 @@ class Step:
     """One call of the forward pass.
 
     Attributes:
-        call: which.
-        maker: the layer whose bias it adds; None if it adds none.
-        given: states of its arguments as they were given, by position.
-        read: the same as its kernel read them: cast and copied.
+        call: the call.
+        maker: layer whose bias it adds; None if it adds none.
+        given: states of its arguments before the call, by position.
+        read: states of its arguments as its kernel read them, cast and copied.
         made: states of its results.
         kernel: position of its last kernel; -1 if it launched none.
     """
@@ -45,7 +45,7 @@ class Tape:
     """Records a forward pass.
 
     Attributes:
-        run: that is recorded.
+        run: recorded run.
         steps: its calls.
         wanted: tensors whose gradient is needed.
         views: tensors that are views of others.
@@ -122,7 +122,7 @@ class Tape:
         return self._same.get(state.makers, state.makers)
 
     def _note(self, step: Step) -> None:
-        """Note the memory that a call was first to write, and what it wrote in place."""
+        """Record the memory that a call was the first to write, and its writes in place."""
         run = self.run
         for position, state in step.read.items():
             key = self._key(position, state)

@@ -33,10 +33,10 @@ def describe_making(module: str, out: Path, options: Mapping[str, Any]) -> dict[
     """Return the command that makes a checkpoint, and the versions that it ran with.
 
     Args:
-        module: that is run.
+        module: module that is run.
         out: folder of the checkpoint.
-        options: by name as on the command line. Folders of a machine stand as placeholders, what
-            is None or empty is left out, a list is given once for each of its items.
+        options: options by name as on the command line. Folders of a machine become placeholders,
+            None and empty values are left out, a list is given once for each of its items.
     """
     words = ["python", "-m", module]
     for name, value in options.items():

@@ -21,7 +21,7 @@ def load_examples(folder: Path, labels: Path, *, most: int | None = None) -> Exa
     """Return the graphs that have labels, without those that by their label would not have run.
 
     Args:
-        folder: that `dataset.d35.graphs` wrote.
+        folder: folder that `dataset.d35.graphs` wrote.
         labels: folder of labels below it, see `dataset.d35.labels.labels_folder`.
         most: examples of each family, the first ones; None takes all.
 

@@ -53,7 +53,7 @@ class Job:
     """One network on one fold.
 
     Attributes:
-        name: of the entry in the configuration.
+        name: name of the entry in the configuration.
         split: "S0", "S1", "S2", or "all" for what ships.
         fold: its number in the split.
         network: architecture and targets.
@@ -115,7 +115,7 @@ def jobs_of(document: Mapping[str, Any], epochs: int | None = None) -> Iterator[
     """Yield the jobs of a configuration in its order.
 
     Args:
-        document: see `training/configs/d35.yaml`.
+        document: configuration, see `training/configs/d35.yaml`.
         epochs: instead of those of the configuration.
     """
     for name, entry in document.items():

@@ -25,7 +25,7 @@ def table4(folder: Path, network: nn.Module, teacher: CheckpointInfo) -> list[di
     Args:
         folder: with raw graphs below `RAW`; those that are missing are written there.
         network: the surrogate.
-        teacher: that gave its labels.
+        teacher: predictor that gave its labels.
     """
     raw = folder / RAW
     shipped_graphs.unpack(SEED_GRAPHS.values(), raw)

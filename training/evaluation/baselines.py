@@ -198,7 +198,7 @@ class BoostedResidual(BoostedTrees):
         super().__init__(self.multipliers.predict)
 
     def features(self, rows: pd.DataFrame) -> Floats:
-        """Return class shares beside the totals."""
+        """Return class shares and the totals."""
         x = roofline_columns(rows) * self.multipliers.factors
         return np.asarray(np.c_[x / x.sum(axis=1, keepdims=True), log_totals(rows)])
 

@@ -113,8 +113,8 @@ def disagreements(
     """Return where the errors of questions are not those that a checkpoint states.
 
     Args:
-        lines: of `questions`.
-        summary: of the checkpoint's metrics.
+        lines: lines of `questions`.
+        summary: "summary" of the checkpoint's metrics.
     """
     mine = {tuple(line[name] for name in KEY): line for line in lines}
     mine = {(*key[:2], split_name(key[2])): line for key, line in mine.items()}

@@ -28,7 +28,7 @@ RATIO_AXIS = {
 
 
 def overview_figure(lines: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the MAPE of each question beside those of baselines, on a logarithmic axis."""
+    """Return the MAPE of each question and those of baselines, on a logarithmic axis."""
     from plotly import graph_objects as go
 
     names = [f"{line['question']} · {line['gpu']} ({line['split']})" for line in lines]

@@ -11,17 +11,17 @@ from dippm.errors import DippmError
 
 FILE = "held_out.parquet"
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""With these probabilities intervals shall hold."""
+"""Nominal coverages of intervals."""
 BASELINE = "baseline "
-"""Begins the columns of what simple predictors answered for a row, in ms."""
+"""Prefix of the columns with the predictions of simple predictors, in ms."""
 COLUMNS = (
     "split", "fold", "row_id", "kind", "source", "table", "question", "gpu", "mig", "precision",
     "mode", "layout", "timer", "family", "architecture", "model", "batch", "gflop", "launches",
     "measured_ms", "predicted_ms", "bound", "host_share", "costliest",
 )  # fmt: skip
-"""What every row of the file has. "kind" is one of KINDS, "question" the one of a user that a split
-answers with this row, "gflop" is that of one step, "bound" is where most of its time goes,
-"host_share" is launch time over latency."""
+"""Columns of the file. "kind" is one of KINDS, "question" the question of a user that a split
+answers with this row, "gflop" the work of one step, "bound" the resource that takes most of its
+time, "host_share" the launch time over the latency."""
 KINDS = ("model", "module", "operator")
 
 
@@ -31,10 +31,10 @@ class HeldOut:
 
     Attributes:
         predictor: name for people.
-        split: for instance "S1".
+        split: name of the split, for instance "S1".
         rows: "row_id", "arch_id", "family_id", "fold", and for each target T the columns T
             (measured) and "predicted T"; NaN where there is no label.
-        seconds: of training.
+        seconds: duration of training.
     """
 
     predictor: str

@@ -34,7 +34,7 @@ def error_size(features: Floats, log_errors: Floats, weights: Floats) -> Floats:
     Args:
         features: shape (R, F).
         log_errors: log(predicted / measured), shape (R,).
-        weights: of the rows, shape (R,).
+        weights: weights of the rows, shape (R,).
     """
     target = np.log(np.maximum(np.abs(log_errors), SMALLEST))
     root = np.sqrt(weights / weights.mean())[:, None]

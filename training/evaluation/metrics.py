@@ -240,7 +240,7 @@ def slice_decisions(
 
     Args:
         actual_mb: measured memory.
-        predicted_mb: what the choice is made from; give the upper bound if that is what decides.
+        predicted_mb: memory that the choice is based on: the upper bound where that decides.
         device: a GPU with MIG slices; no fitting slice counts as the whole card.
     """
     y, p = _pair(actual_mb, predicted_mb)

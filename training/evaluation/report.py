@@ -66,9 +66,9 @@ class Panel:
     """The plots of one table of a split.
 
     Attributes:
-        id: in the page.
+        id: identifier in the page.
         table: name.
-        figures: as JSON that may stand in a page.
+        figures: JSON, escaped for a page.
     """
 
     id: str
@@ -99,8 +99,8 @@ def write_page(path: Path, rows: pd.DataFrame, *, checkpoint: Path | None = None
     """Write the page of held-out rows, and return its path.
 
     Args:
-        path: of the file.
-        rows: see `training.evaluation.held_out.COLUMNS`.
+        path: path of the file.
+        rows: held-out rows, see `training.evaluation.held_out.COLUMNS`.
         checkpoint: folder of the checkpoint that these rows judge: the page names it, and has its
             errors of power, energy and memory besides.
 

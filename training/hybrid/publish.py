@@ -42,10 +42,10 @@ class Evaluation:
         held_out_sets: predictions of the published folds, by split.
         with_own_terms: predictions of the same folds with what the table of each row has of its
             own: what a question lacks.
-        learners: the same for every learner alone, by name.
-        baselines: on the same rows and folds.
-        calibrated: what a few measurements on a GPU held out are worth.
-        hashes: of the split files.
+        learners: predictions of every learner alone, by name.
+        baselines: errors of baselines on the same rows and folds.
+        calibrated: errors on a held-out GPU after a calibration with a few measurements.
+        hashes: hashes of the split files.
     """
 
     held_out_sets: Mapping[str, HeldOut]
@@ -73,15 +73,15 @@ def publish(
 
     Args:
         out: the folder.
-        runner: of the fits.
-        law: of the shipped tasks.
-        evaluation: what was found on rows that did not train.
-        power: model, and lines of the card.
-        memory: likewise, with its report.
-        made: how, see `training.provenance.describe_making`.
-        absent: sources that it goes without.
-        since: folder of an earlier version, whose errors the card shows beside the new ones.
-        changes: what is new, for the card.
+        runner: runner of the fits.
+        law: law of the shipped tasks.
+        evaluation: results on rows that did not train.
+        power: model of power, and its lines of the card.
+        memory: model of memory, and its report.
+        made: provenance, see `training.provenance.describe_making`.
+        absent: sources that were not available.
+        since: folder of an earlier version, whose errors the card shows next to the new ones.
+        changes: changes of this version, for the card.
     """
     examples, settings = runner.examples, runner.settings
     held_out_sets = evaluation.held_out_sets
@@ -145,11 +145,11 @@ def _counts(examples: Examples) -> list[dict[str, Any]]:
 
 
 def card_of(sources: Iterable[str], absent: Sequence[AbsentSource] = ()) -> dict[str, Any]:
-    """Return what the card says beside its figures.
+    """Return the texts of the card.
 
     Args:
-        sources: that trained.
-        absent: that did not, because their tables were not at hand.
+        sources: names of the sources that trained.
+        absent: sources that did not, because their tables were not available.
     """
     text = tomllib.loads(CARD.read_text(encoding="utf-8"))
     return {

@@ -231,7 +231,7 @@ def runner_of(
         work: cache of examples and fits. Those of other tables, graphs, settings or sets are left
             alone: the names of folders say what they are of.
         steps: optimiser steps of each network.
-        sets: of our own, read.
+        sets: our collected sets.
     """
     ours = [load_collected(found, graphs, work) for found in sets]
     examples = load_examples(data, graphs, work)

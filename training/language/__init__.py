@@ -1,1 +1,1 @@
-"""What language models are learned from and held against, beside the shipped checkpoint."""
+"""Data and corrections of language models, besides the shipped checkpoint."""

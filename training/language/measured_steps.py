@@ -52,12 +52,12 @@ class MeasuredStep:
     """One measured setting.
 
     Attributes:
-        source: of the row.
+        source: source of the row.
         group: rows that are reported together.
         shape: name in SHAPES.
         device: GPU.
-        gpus: that share the model.
-        software: see `ServingSetting`.
+        gpus: number of GPUs that share the model.
+        software: software, see `ServingSetting`.
         precision: "fp16" or "bf16".
         weights: format; None is the precision.
         batch: sequences.
@@ -65,7 +65,7 @@ class MeasuredStep:
         generated: tokens that each gets.
         first_ms: the pass over the prompts; None if not measured.
         step_ms: mean time of a decode step; None if not measured.
-        joules_per_token: of all GPUs; None if not measured.
+        joules_per_token: energy of all GPUs per token; None if not measured.
         trained: whether the shipped checkpoint saw the row (its prompt) when it was trained.
     """
 

@@ -34,11 +34,11 @@ class OperatorRow:
     """A measured operator.
 
     Attributes:
-        source: of the row.
+        source: source of the row.
         device: GPU.
-        operator: what it is, with its format.
+        operator: name of the operator, with its format.
         software: framework and version; "" if not recorded.
-        kernel: as the engine's list has it.
+        kernel: kernel in the engine's list.
         ms: measured.
         layer: key of what makes its layer, see `layer_keys`.
     """

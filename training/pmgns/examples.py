@@ -42,10 +42,10 @@ class Examples:
         targets: (G, T) float32 in physical units, NaN where there is no label.
         rows: row ids of the measured table, see `dataset.measured.table`.
         models: row names, for instance "timm:resnet50@224".
-        architectures: see `dataset.join.grouping.architecture_id`.
-        families: see `dataset.join.grouping.family_of`.
+        architectures: architecture ids, see `dataset.join.grouping.architecture_id`.
+        families: family ids, see `dataset.join.grouping.family_of`.
         operators: every canonical operator that occurs.
-        graph_version: of the canonical rules.
+        graph_version: version of the canonical rules.
     """
 
     graphs: list[GraphTensors]
@@ -121,8 +121,8 @@ def encoded(rows: pd.DataFrame, cache_folder: Path, config: PmgnsConfig) -> Exam
     Args:
         rows: with "row_id", "model", "batch", "precision", "layout", "file" (the raw graph), and a
             column for each target that was measured.
-        cache_folder: see `load_examples`.
-        config: see `load_examples`.
+        cache_folder: folder of encoded graphs, see `load_examples`.
+        config: configuration, see `load_examples`.
     """
     cached = cache_folder / f"pmgns-{_settings(config)}.safetensors"
     examples = _load(cached) if cached.is_file() else None

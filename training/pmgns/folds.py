@@ -100,11 +100,11 @@ def run_network(
     """Train a network on every fold, or finish what `folder` holds; predict the test parts.
 
     Args:
-        examples: of the rows in `table`.
+        examples: examples of the rows in `table`.
         split: over them.
         network: architecture and targets.
-        config: of the training.
-        name: of the network, for people.
+        config: configuration of the training.
+        name: name of the network, for people.
         folder: state of the runs.
         table: the selected rows.
     """

@@ -46,8 +46,8 @@ def find_learning_rate(
     """Return the range test of a copy of the network; the network itself is not changed.
 
     Args:
-        network: as it is before training.
-        batches: of the training split; at most `steps` are taken, and the rates end where they end.
+        network: untrained network.
+        batches: batches of the training split, at most `steps` of them; the rates end with them.
         loss_of: loss of one batch.
         low: first rate.
         high: last rate.

@@ -76,9 +76,9 @@ def metrics(
     """Return the content of `metrics.json`.
 
     Args:
-        held_out_sets: of every predictor and split.
+        held_out_sets: predictions of every predictor and split.
         selection: the rows.
-        manifest: of the joined folder.
+        manifest: manifest of the joined folder.
         shipped: name of the predictor whose errors are the headline.
     """
     gpu, data = selection.conditions["gpu"], data_name(selection)

@@ -34,7 +34,7 @@ class Selection:
     """The rows that one network learns from.
 
     Attributes:
-        rows: of the joined table, by row id.
+        rows: rows of the joined table, by row id.
         conditions: value of each of `CONDITIONS`, "all" for those of `TOLD_APART` that are mixed.
         left_out: rows under other conditions, by the first condition that differs.
         targets: those of `TARGETS` that some row has.
@@ -52,7 +52,7 @@ def load_selection(joined: Path, **wanted: str | None) -> Selection:
     """Choose the rows of a joined folder.
 
     Args:
-        joined: that `dataset.build_collected` wrote.
+        joined: folder that `dataset.build_collected` wrote.
         wanted: values of `CONDITIONS`, "all" for those of `TOLD_APART` that shall be mixed; for
             the others the preferred value, else the most frequent one among the rows that are left.
 

@@ -192,7 +192,7 @@ def _split(joined: Path, name: str, selection: Selection) -> Split:
 
 
 def _known_device(name: str) -> None:
-    """Refuse early: a checkpoint whose device nobody can name answers nothing.
+    """Refuse early: a checkpoint whose device cannot be named answers nothing.
 
     Raises:
         UnknownNameError: if the catalogue lacks the device.

@@ -40,7 +40,7 @@ class TrainingConfig:
         schedule: "constant" as in D3.5, or "cosine" down to a hundredth of the rate.
         patience: epochs without a better validation error before the run stops; 0 never stops.
         gradient_clip: largest gradient norm; 0 leaves gradients alone.
-        seed: of weights, order and dropout.
+        seed: seed of weights, order and dropout.
         bfloat16: graph layers under bfloat16 autocast (several times faster on recent CPUs).
     """
 
@@ -251,7 +251,7 @@ def _identity(network: Pmgns, config: TrainingConfig, parts: Sequence[Part]) -> 
 
 
 def _resumed(folder: Path, network: Pmgns, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of an interrupted run and load its weights; {} if there is none."""
+    """Return the state of an interrupted run and load its weights; {} without one."""
     path = folder / "last.safetensors"
     if not path.is_file():
         return {}

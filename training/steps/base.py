@@ -29,7 +29,7 @@ class Base:
 
     Attributes:
         law: its trees, and the effects of GPUs.
-        predictor: whose host launches and copies.
+        predictor: predictor of inference, whose host launches and copies.
     """
 
     law: KernelLaw

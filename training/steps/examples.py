@@ -46,15 +46,15 @@ class StepExamples:
     """Rows with their kernels.
 
     Attributes:
-        rows: what was measured, length R.
-        features: of the kernels as of inference, shape (K, N_FEATURES).
+        rows: measured rows, length R.
+        features: features of the kernels as for inference, shape (K, N_FEATURES).
         part: index in PARTS, shape (K,).
-        column: of EFFECT_UNITS, that of the arithmetic, shape (K,).
-        share: of the arithmetic in the time, see `dippm.estimate.models.gpu_effects`, shape (K,).
-        log_roofline: in log ms, shape (K,).
+        column: column of EFFECT_UNITS of the arithmetic, shape (K,).
+        share: weight of the arithmetic, see `dippm.estimate.models.gpu_effects`, shape (K,).
+        log_roofline: roofline time in log ms, shape (K,).
         count: how many kernels it stands for, shape (K,).
         start: kernels of row r are start[r] to start[r + 1], shape (R + 1,).
-        launches: of the forward pass, and of the rest, shape (R, 2).
+        launches: launches of the forward pass, and of the rest, shape (R, 2).
         input_bytes, serial_ms: shape (R,).
     """
 
@@ -162,7 +162,7 @@ def load_steps(
     Args:
         work: folder that keeps them.
         rows: returns what was measured, and the graph of each key.
-        processes: that work side by side; None is one for each core.
+        processes: number of parallel processes; None for one per core.
     """
     folder = work / FOLDER
     if not (folder / "done").exists():

@@ -1,4 +1,4 @@
-"""Fits what the kernels of a training step take beside what the law of inference says of them.
+"""Fits how the kernels of a training step deviate from the law of inference.
 
     log slow-down = inference + part and class + boosted trees
 
@@ -37,12 +37,12 @@ class StepSettings:
     """How to fit.
 
     Attributes:
-        trees: of each kernel.
+        trees: settings of the trees.
         huber: where the loss of the log error turns from square to linear.
         forward_pull: ridge, over the number of rows, of the forward pass, which inference taught:
             sums of steps alone do not tell it from its gradients.
-        class_pull, part_pull, launch_pull, table_pull: of the rest.
-        machine_pull: of the launch time of each table's machine.
+        class_pull, part_pull, launch_pull, table_pull: pulls of the other terms.
+        machine_pull: pull of the launch time of each table's machine.
     """
 
     trees: TreeSettings = field(
@@ -63,9 +63,9 @@ class Started:
 
     Attributes:
         slow: log slow-down of each kernel by the shared law, shape (K,).
-        added: what the GPU of its row adds, shape (K,).
-        launch_ms: of the machine that the GPU of each row usually has, shape (R,).
-        copy_ms: of its input, shape (R,).
+        added: log slow-down by the GPU of its row, shape (K,).
+        launch_ms: launch time of the default machine of each row's GPU, shape (R,).
+        copy_ms: time of copying its input, shape (R,).
     """
 
     slow: Floats
@@ -90,10 +90,10 @@ class Multipliers:
     """What was found by Gauss-Newton.
 
     Attributes:
-        log_slowdown: by part and class, shape (parts of FITTED, classes).
-        log_launch: of a launch outside the forward pass, over one of it.
-        offsets: of the log latency, by table.
-        machines: of the log launch time, by table.
+        log_slowdown: log slow-down by part and class, shape (parts of FITTED, classes).
+        log_launch: log ratio of a launch outside the forward pass to one inside.
+        offsets: offset of the log latency by table.
+        machines: offset of the log launch time by table.
     """
 
     log_slowdown: Floats

@@ -41,8 +41,8 @@ class StepRunner:
     Attributes:
         examples: all rows.
         folder: where fits and answers are kept.
-        settings: of the fits.
-        memory: of training steps, that checkpoints have.
+        settings: settings of the fits.
+        memory: model of the memory of training steps, for checkpoints.
         graph: key → graph.
     """
 

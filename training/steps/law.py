@@ -46,11 +46,11 @@ def step_configuration(
 
     Args:
         inference: configuration of the checkpoint whose trees, effects, host and power it has.
-        found: by Gauss-Newton.
-        settings: of the fit.
-        examples: that were fitted.
-        memory: of training steps.
-        intervals: of the latency.
+        found: terms found by Gauss-Newton.
+        settings: settings of the fit.
+        examples: examples that were fitted.
+        memory: model of the memory of training steps.
+        intervals: law of the intervals of the latency.
     """
     law = inference["law"]
     return {
@@ -81,7 +81,7 @@ def step_tensors(
     Args:
         inference: folder of the checkpoint of inference.
         booster: the trees of training steps.
-        examples: that were fitted.
+        examples: examples that were fitted.
     """
     arrays = {
         name: array

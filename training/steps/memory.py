@@ -44,7 +44,7 @@ class StepMemorySample:
         model: key of its graph; what shares its family is left out together.
         family: "resnet50", "bert-base".
         sm_count: multiprocessors of the slice.
-        usage: of a step.
+        usage: memory of a step.
         memory_mb: label.
     """
 
@@ -99,9 +99,9 @@ def fit_step_memory(
     """Return the model fitted on all samples, and lines of the card with its errors.
 
     Args:
-        samples: what was measured.
-        context: of inference.
-        own: the same as it is in the installation that was measured; None if there is no other.
+        samples: measured samples.
+        context: model of the context of inference.
+        own: the same in the measured installation; None if it does not differ.
     """
     own = context if own is None else own
     lines, held = [], []

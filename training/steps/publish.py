@@ -44,17 +44,17 @@ def publish(
 
     Args:
         out: the folder.
-        examples: what was fitted.
+        examples: examples that were fitted.
         inference: the checkpoint whose trees, effects, host and power it starts from.
-        fitted: on all rows.
-        settings: of the fit.
-        folds: by split.
+        fitted: law fitted on all rows.
+        settings: settings of the fit.
+        folds: folds by split.
         helds: predictions of the published folds, by split.
         with_own_terms: predictions of the same folds with what their tables have of their own.
         memory: model, and lines of the card.
         made: how, see `training.provenance.describe_making`.
-        since: folder of an earlier version, whose errors the card shows beside.
-        changes: what is new, for the card.
+        since: folder of an earlier version, whose errors the card shows, too.
+        changes: changes of this version, for the card.
     """
     found, booster = fitted
     every = interval_law_rows(examples.rows, helds)

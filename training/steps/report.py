@@ -1,4 +1,4 @@
-"""Held-out predictions of training steps → tables of the card, beside baselines."""
+"""Held-out predictions of training steps and of baselines → tables of the card."""
 
 from __future__ import annotations
 

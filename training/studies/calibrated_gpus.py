@@ -49,13 +49,13 @@ FEWEST_TESTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A measured row beside what was answered for it.
+    """A measured row and the answer for it.
 
     Attributes:
         row: measured.
-        graph: of its model.
-        conditions: on the copy of its GPU.
-        measured: what a calibration takes of it.
+        graph: graph of its model.
+        conditions: conditions on the copy of its GPU.
+        measured: the measurement as a calibration takes it.
         before: latency that was answered before the calibration.
     """
 

@@ -27,8 +27,8 @@ class Comparison:
 
     Args:
         kinds: classes in the order of the tables.
-        kind: what a class is called.
-        theirs: what the other list is called.
+        kind: word for a class.
+        theirs: name of the other list.
         listed: both lists are printed for each model.
         summary: no table is printed for each model.
     """

@@ -108,7 +108,7 @@ class Row:
         family: section of the table.
         model: twin in timm, with its image size.
         ms: measured.
-        parts: of its kernels by the way they are made.
+        parts: times of its kernels by the way they are made.
     """
 
     family: str

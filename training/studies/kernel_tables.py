@@ -87,9 +87,9 @@ def write_results(
 
     Args:
         stem: path without its ending.
-        title: of the page.
+        title: title of the page.
         notes: paragraphs below the title, the command among them.
-        theirs: what ours is held against, in a word.
+        theirs: name of the list that ours is compared with.
         kinds: classes in the order of the table.
         found: both lists by model.
     """

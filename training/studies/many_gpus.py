@@ -44,11 +44,11 @@ class Compared:
     """One measured ratio and ours.
 
     Attributes:
-        table: of the measurement.
-        where: what rows are summed up by.
-        gpus: of the row.
+        table: table of the measurement.
+        where: group that rows are summed up by.
+        gpus: number of GPUs of the row.
         measured: time over that of the fewest GPUs.
-        estimated: likewise.
+        estimated: estimated value of the same.
     """
 
     table: str

@@ -38,14 +38,14 @@ class MeasuredSums:
     """Models of one device, mode and phase; all but `n` in percent of the measured time.
 
     Attributes:
-        device: that ran them.
+        device: device that ran them.
         mode: "eager" or "compiled".
         phase: "inference" or "train".
         n: points.
         parts: operators of each part of the step, median.
-        operators: of all together.
+        operators: number of all of them.
         tenth, ninth: 10th and 90th percentile of it.
-        between: what lies between the operators, median.
+        between: time between the operators, median.
         off: mean absolute error of the sum.
     """
 

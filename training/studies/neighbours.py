@@ -1,4 +1,4 @@
-"""Image models beside copies of themselves on slices of an A100, models held out.
+"""Image models that share a slice of an A100 with copies of themselves, models held out.
 
     python -m training.studies.neighbours [--data DATA] [--write] [--results STEM]
 
@@ -61,11 +61,11 @@ class Cell:
     """A model at a batch on a slice.
 
     Attributes:
-        model: of torchvision.
+        model: name of a model of torchvision.
         mig: the slice.
         batch: samples.
         load: predicted.
-        log_half_width: of the 90 % interval of its predicted latency alone.
+        log_half_width: half width of the 90 % interval of its predicted latency alone.
         measured_ms: latency of each process by how many there are.
     """
 
@@ -79,16 +79,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows beside neighbours as arrays, one entry each, all of shape (R,).
+    """Rows with neighbours as arrays, one entry each, all of shape (R,).
 
     Attributes:
         model: names.
-        processes: on the slice, 2 to 5.
+        processes: number of processes on the slice, 2 to 5.
         alone_ms: latency alone, predicted.
-        filled_ms, copy_ms: see `Load`.
-        measured_ms: of each process beside its neighbours.
-        measured_alone_ms: by itself.
-        log_half_width: of the prediction alone.
+        filled_ms, copy_ms: load of a process, see `Load`.
+        measured_ms: measured latency of each process with its neighbours.
+        measured_alone_ms: measured latency of a process by itself.
+        log_half_width: half width of the interval of the prediction alone.
     """
 
     model: NDArray[np.str_]

@@ -53,13 +53,13 @@ class Sums:
     """Models of one GPU, mode and split; all but `n` in percent of the measured time.
 
     Attributes:
-        question: what the fits had not seen.
+        question: property that the fits had not seen.
         gpu: with its slice, if it is one.
         mode: "eager" or "compiled".
         n: models with their conditions.
         operators, fusion, host, left_over: means of the parts.
         operators_off: mean absolute error of the operators alone.
-        whole_off: of the whole prediction.
+        whole_off: error of the whole prediction.
     """
 
     question: str

@@ -44,11 +44,11 @@ class Beside:
     """One published figure and ours.
 
     Attributes:
-        source, model, gpu, precision, mode, batch: of the row.
+        source, model, gpu, precision, mode, batch: point of the row.
         published_ms: time of a batch, from the published rate.
         predicted_ms: ours.
         low_ms, high_ms: our interval of 90 %.
-        host_share: of launches in our latency.
+        host_share: share of launches in our latency.
     """
 
     source: str

@@ -37,10 +37,10 @@ class SeedRow:
     """A row of table 4.
 
     Attributes:
-        model: as D3.5 names it.
+        model: name in D3.5.
         batch: samples.
-        predicted_mb: what D3.5 predicted.
-        measured_mb: what it measured.
+        predicted_mb: memory that D3.5 predicted.
+        measured_mb: memory that D3.5 measured.
         under_autograd: our prediction of the same pass.
         under_no_grad: our prediction of the pass as it should be run.
     """

@@ -16,17 +16,17 @@ class TracedKernel:
     Attributes:
         op: aten name, "attention" for a fused one, "host_to_device" for a transfer.
         kind: one of KERNEL_CLASSES.
-        read_bytes: of operands, weights included; what an expanded view repeats counts once.
+        read_bytes: bytes of operands, weights included; what an expanded view repeats counts once.
         weight_bytes: the part of `read_bytes` that parameters and buffers are, and what was
             computed from them alone.
-        write_bytes: of results.
-        elements: of the largest result.
-        shape: of the first result.
-        path: of the module that calls.
+        write_bytes: bytes of results.
+        elements: number of elements of the largest result.
+        shape: shape of the first result.
+        path: path of the calling module.
         launches: kernels of this one call, where that is known not to be one.
         operands: dtype and shape of each operand, with its strides if it is not dense.
         result: dtype of the first result, and its strides if it is not dense.
-        part: of a training step.
+        part: part of a training step.
     """
 
     op: str

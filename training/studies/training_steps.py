@@ -58,11 +58,11 @@ class StepTotals:
     Attributes:
         spec: the model.
         batch: samples.
-        precision: of the run.
+        precision: number format of the run.
         optimizer: its update.
-        pass_bytes: that the kernels of each of PASSES move.
+        pass_bytes: bytes that the kernels of each of PASSES move.
         pass_kernels: how many they are.
-        saved_bytes: see `TrainingStep`.
+        saved_bytes: saved bytes, see `TrainingStep`.
     """
 
     spec: str

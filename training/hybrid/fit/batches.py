@@ -20,12 +20,12 @@ class Batch:
     """Rows of a step as tensors.
 
     Attributes:
-        features, log_roofline, count: of the kernels, (K, F), (K,), (K,).
-        row: of each kernel, (K,).
+        features, log_roofline, count: arrays of the kernels, (K, F), (K,), (K,).
+        row: row of each kernel, (K,).
         inward, outward: data flow, (2, E) each, as neighbour and kernel.
-        table: of each row, position in the sorted names of tables, (R,).
+        table: table of each row, position in the sorted names, (R,).
         launches, input_bytes, serial_ms: (R,).
-        kernel_timer, copies: what the clock of the row sees, (R,).
+        kernel_timer, copies: whether the clock of the row measures kernels alone, copies too, (R,).
         label: log ms, (R,).
     """
 

@@ -74,10 +74,10 @@ def checkpoint_laws(
     """Return the law of each ensemble of finished tasks.
 
     Args:
-        runner: of the tasks.
+        runner: runner of the tasks.
         ensembles: their tasks, one for each member, that trained on the same rows; the first of
             each has the trees.
-        weight: of the networks in the mean with the trees, far from what was measured.
+        weight: weight of the networks, against the trees, far from measured models.
         graph: key → graph.
     """
     rows = runner.examples.rows

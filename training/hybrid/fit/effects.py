@@ -115,11 +115,11 @@ class RowKernels:
     Attributes:
         base_ms: time of all equal kernels by the shared law without any effect, shape (K,).
         kind: class of each, shape (K,).
-        column: of EFFECT_UNITS, that of its arithmetic, shape (K,).
+        column: column of EFFECT_UNITS of its arithmetic, shape (K,).
         share: w of `dippm.estimate.models.gpu_effects`, shape (K,).
         serial_ms: time in serial steps of all kernels.
         launches: kernels launched.
-        input_bytes: that a copy to the device moves.
+        input_bytes: bytes that a copy to the device moves.
     """
 
     base_ms: Floats
@@ -162,8 +162,8 @@ class _Design:
 
     Attributes:
         matrix: how much of each term each kernel has, (K, terms).
-        level: of each term, position in LEVELS, (terms,).
-        names: of the terms, in their order, each with its level first.
+        level: level of each term, position in LEVELS, (terms,).
+        names: names of the terms, each with its level first.
         of_row: row of each kernel, (K,).
         launch: term of each row's machine, (R,).
     """
@@ -246,10 +246,10 @@ def fit_effects(
 
     Args:
         rows: measured.
-        kernels: of each row.
+        kernels: kernels of each row.
         heads: GPU, mode and table of those with weights of their own in the networks' last layer.
-        copy_bytes_per_ms: of inputs to the device.
-        rounds: of expectation maximisation, each with one Gauss-Newton step.
+        copy_bytes_per_ms: copy rate of inputs to the device.
+        rounds: rounds of expectation maximisation, each with one Gauss-Newton step.
     """
     tables = {table for _, _, table in heads}
     sources = {row.source for row in rows if row.table in tables}
@@ -369,7 +369,7 @@ def _of_kernel_timer(known: Mapping[tuple[Any, ...], float]) -> float:
 def _of_laboratories(
     rows: Sequence[Row], known: Mapping[tuple[Any, ...], float], with_table_head: Collection[str]
 ) -> dict[KindOfBoard, float]:
-    """Return the mean term of laboratories (a), by kind of board, for GPUs that nobody measured."""
+    """Return the mean term of laboratories (a), by kind of board, for unmeasured GPUs."""
     of_reference = {kind_of_board(row.device) for row in rows if row.device.name in with_table_head}
     return {
         kind: _of_clock(known, REFERENCE if kind in of_reference else OTHERS)
@@ -428,7 +428,7 @@ def row_kernels(
     What a row launches is the same by all of them, and costs more than to ask a law.
 
     Args:
-        laws: of checkpoints; their effects are left away.
+        laws: laws of checkpoints; their effects are ignored.
         rows: measured.
         graph: key → graph.
     """

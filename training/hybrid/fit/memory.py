@@ -63,7 +63,7 @@ class ContextFit:
     """What is fitted of contexts.
 
     Attributes:
-        per_sm: what a multiprocessor needs, in MiB.
+        per_sm: context of a multiprocessor in MiB.
         convolution_mb: library of convolutions.
         installations: rest of the context by installation.
     """
@@ -155,10 +155,10 @@ def reserved_error(rows: Sequence[MemorySample], fitted: ContextFit) -> float:
     measured = np.array([row.memory_mb - fitted.context_mb(row) for row in rows])
     labels = np.array([row.memory_mb for row in rows])
     forward = np.array([row.usage.kept_bytes == 0 for row in rows])
-    told = forward & (reserved >= MOSTLY_RESERVED * labels) & (measured > 0)
-    if not told.any():
+    decisive = forward & (reserved >= MOSTLY_RESERVED * labels) & (measured > 0)
+    if not decisive.any():
         return UNTOLD_LOG_ERROR
-    return max(LEAST_LOG_ERROR, log_spread(np.log(reserved[told] / measured[told])))
+    return max(LEAST_LOG_ERROR, log_spread(np.log(reserved[decisive] / measured[decisive])))
 
 
 def fit_memory(
@@ -224,8 +224,8 @@ class _Answer:
     """What is predicted of a row.
 
     Attributes:
-        row: that was measured.
-        log_ratio: of predicted over measured memory.
+        row: measured row.
+        log_ratio: log of predicted over measured memory.
         log_sd: predicted standard deviation of it.
     """
 
@@ -235,9 +235,9 @@ class _Answer:
 
     @classmethod
     def of(cls, model: MemoryModel, row: MemorySample, asked: AskedContext) -> _Answer:
-        told = row.usage, row.gpu, asked
-        ratio = model.memory_mb(*told) / row.memory_mb
-        return cls(row, float(np.log(ratio)), model.log_sd(*told))
+        point = row.usage, row.gpu, asked
+        ratio = model.memory_mb(*point) / row.memory_mb
+        return cls(row, float(np.log(ratio)), model.log_sd(*point))
 
 
 def laboratories(

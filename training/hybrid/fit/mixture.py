@@ -28,7 +28,7 @@ class Mean(Protocol):
         """Return their weights in the mean, shape (A, R)."""
 
     def everywhere(self) -> Floats:
-        """Return their weights where the novelty does not matter: for the spread, shape (A,)."""
+        """Return their weights for the spread, whatever the novelty, shape (A,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Mixture:
     """The mean of graph network and trees that ships, see `dippm.estimate.models.kernel_law`.
 
     Attributes:
-        network_weight: of the network far from what was measured.
+        network_weight: weight of the network far from measured models.
     """
 
     network_weight: float
 
     def answers(self, log_ms: Mapping[str, Floats], novelty: Floats) -> Floats:
-        """Return the network's answers, with what is added to them, and the trees'."""
+        """Return the corrected answers of the network, and those of the trees."""
         far = blend_factor(novelty)
         network = (1.0 - far) * log_ms[SAGE] + far * log_ms[GUARDED] + log_ms[NEARBY]
         return np.stack([network, log_ms[TREES]])
@@ -53,7 +53,7 @@ class Mixture:
         return np.stack([1.0 - of_trees, of_trees])
 
     def everywhere(self) -> Floats:
-        """Return their weights far from what was measured."""
+        """Return their weights far from measured models."""
         return np.array([self.network_weight, 1.0 - self.network_weight])
 
 

@@ -29,7 +29,7 @@ class NetworkSettings:
     """Shape of the network.
 
     Attributes:
-        width: of node embeddings and of the head.
+        width: width of node embeddings and of the head.
         rounds: GraphSAGE blocks; with 0 each kernel is seen alone.
         device_dropout: share of rows whose raw device descriptors are hidden while training.
         static_dropout: share of rows whose static features are hidden while training.
@@ -62,8 +62,8 @@ class KernelNetwork(nn.Module):
     """Log slow-down of each kernel; latency of each row.
 
     Args:
-        mean, scale: of the features, (N_FEATURES,).
-        static_mean, static_scale: of the static features, (N_STATIC,).
+        mean, scale: moments of the features, (N_FEATURES,).
+        static_mean, static_scale: moments of the static features, (N_STATIC,).
         log_launch_ms: where the launch time of each table's machine starts, (T,).
         settings: shape.
         known: tables of whose GPU some row trains, (T,); None for all.

@@ -32,8 +32,8 @@ def measured_models(shares: Floats, gpus: NDArray[np.str_]) -> MeasuredModels:
     """Return the models that were measured, thinned, and on which GPUs each was.
 
     Args:
-        shares: of whole models, see `row_shares`, shape (R, C).
-        gpus: on which they were measured, shape (R,).
+        shares: shares of whole models, see `row_shares`, shape (R, C).
+        gpus: GPUs on which they were measured, shape (R,).
     """
     points = thinned(shares)
     nearest = cdist(shares, points.astype(np.float64), "cityblock").argmin(axis=1)
@@ -57,8 +57,8 @@ def novelties(shares: Floats, gpus: NDArray[np.str_], train: Indices, test: Indi
     """Return the novelty of each row under test on any GPU and on its own, shape (len(test), 2).
 
     Args:
-        shares: of all rows, see `row_shares`.
-        gpus: of all rows, shape (R,).
+        shares: shares of all rows, see `row_shares`.
+        gpus: GPUs of all rows, shape (R,).
         train: whole models that train; an architecture is among them where the split says so, and
             then a row under test is near its own, as a model that was measured is in a prediction.
         test: rows that do not.

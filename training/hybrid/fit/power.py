@@ -185,7 +185,7 @@ def energy_lines(
     Args:
         samples: all of them.
         latency: held-out predictions, with "row_id", "latency_ms" and "predicted latency_ms".
-        split: by which they were held out, for people.
+        split: split by which they were held out, for people.
     """
     known = latency.drop_duplicates("row_id").set_index("row_id")
     both = [s for s in samples if s.row_id in known.index]

@@ -1,4 +1,4 @@
-"""What the networks leave over of the rows that train, for `dippm.estimate.models.residuals`.
+"""Residuals of the networks on the rows that train, for `dippm.estimate.models.residuals`.
 
 A fold's residuals are those of the rows that trained in it, by the network that they trained, so
 nothing of a row under test is in them.
@@ -30,10 +30,10 @@ TableGroup: TypeAlias = tuple[str, Precision, bool]
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """What a network left over.
+    """The residuals of a network.
 
     Attributes:
-        rows: that trained, of whole models by the wall in tables that speak for their GPU.
+        rows: rows that trained: whole models, by the wall, in tables with a table head.
         log_error: log of measured over predicted, shape (len(rows),).
     """
 
@@ -77,13 +77,13 @@ def points_of(means: Floats, network: KernelNetwork) -> NDArray[np.float16]:
 def added(
     examples: Examples, points: NDArray[np.float16], known: Residuals, asked: Indices
 ) -> Floats:
-    """Return what neighbours add to the log slow-down of rows, shape (len(asked),).
+    """Return the correction of the log slow-down of rows, shape (len(asked),).
 
     Args:
         examples: all rows.
-        points: of all rows, see `points_of`.
+        points: points of all rows, see `points_of`.
         known: residuals of those that trained.
-        asked: rows.
+        asked: rows to correct.
     """
     found = np.zeros(len(asked))
     trained = _by_group(examples.rows, known.rows)
@@ -104,13 +104,13 @@ def published(
     members: Sequence[Residuals],
     tables: Sequence[str],
 ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Return what a checkpoint has of the residuals of its members: its lines, its arrays.
+    """Return the lines and the arrays of a checkpoint about the residuals of its members.
 
     Args:
         examples: all rows.
-        points: of all rows.
+        points: points of all rows.
         members: residuals of each, of the same rows; their mean counts, as that of their answers.
-        tables: whose terms the checkpoint has.
+        tables: tables whose offsets the checkpoint has.
     """
     rows = members[0].rows
     log_error = np.mean([member.log_error for member in members], axis=0)

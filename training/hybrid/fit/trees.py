@@ -37,7 +37,7 @@ class TreeSettings:
         huber: where the loss of the log error turns from square to linear.
         prior: pull of a kernel's slow-down to that of its class.
         reach: largest log step away from the class.
-        balance: see `FitSettings.balance`.
+        balance: exponent of a table's share, see `FitSettings.balance`.
     """
 
     rounds: int = 150
@@ -90,9 +90,9 @@ class KernelRows:
         features: shape (K, F).
         base_ms: time of the kernels before anything is learned, shape (K,).
         terms: log slow-down that their tables add, shape (K,).
-        row: of each kernel, shape (K,).
-        serial_ms, host_ms, copy_ms: of each row, shape (R,).
-        offset: of the log latency of each row, shape (R,).
+        row: row of each kernel, shape (K,).
+        serial_ms, host_ms, copy_ms: times of each row, shape (R,).
+        offset: offset of the log latency of each row, shape (R,).
         label: log ms, shape (R,).
     """
 
@@ -171,9 +171,9 @@ def boosted(
     """Return trees that add to the log slow-down of each kernel, with the loss on the rows.
 
     Args:
-        rows: that train.
+        rows: rows that train.
         base: log slow-down without trees, shape (K,).
-        weight: of the rows, shape (R,).
+        weight: weights of the rows, shape (R,).
         settings: how to boost.
     """
     s = settings

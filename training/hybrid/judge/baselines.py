@@ -1,4 +1,4 @@
-"""What stands beside the default predictor: baselines on its own rows and folds, reference table.
+"""Comparisons with the default predictor: baselines on its own rows and folds, reference table.
 
 Class multipliers: Σ over kernel classes of (multiplier × roofline time), fitted on log latency.
 Boosted trees on totals: operations, elements, launches and input bytes of the whole model.

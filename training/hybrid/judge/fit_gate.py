@@ -46,7 +46,7 @@ class Cell:
     """What one laboratory measured of one kind of work on one GPU.
 
     Attributes:
-        gpu, source, precision, mode: of the rows.
+        gpu, source, precision, mode: conditions of the rows.
         work: "model", or the operator, or the costliest one of a chain, "chain" before it.
         n: rows asked.
         log_error: median of log(predicted / measured).
@@ -95,8 +95,8 @@ def gate_cells(loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup)
     """Return the cells of rows, in order.
 
     Args:
-        loaded: what `dippm.load` returned.
-        rows: that trained it.
+        loaded: loaded checkpoint.
+        rows: rows that trained it.
         graph: key → graph.
     """
     asked = (

@@ -29,8 +29,8 @@ class Goal:
     """What a group of lines of the metrics shall reach.
 
     Attributes:
-        what, protocol: for people.
-        target, split: of the lines; the split by how its name begins.
+        what, protocol: descriptions for people.
+        target, split: target and split of the lines; the split by a prefix of its name.
         data: words, all of which the name of the data holds.
         typical: highest median, over GPUs, of their median errors, in percent; None for no bound.
         worst: highest median error of a GPU, in percent.
@@ -83,7 +83,7 @@ GOALS = (
 
 
 def goal_rows(summary: Sequence[Line]) -> list[dict[str, str]]:
-    """Return a row for each goal: what was seen, over GPUs, beside what it shall be."""
+    """Return a row for each goal: the result over GPUs, and the goal."""
     return [_row(goal, goal.lines(summary)) for goal in GOALS]
 
 

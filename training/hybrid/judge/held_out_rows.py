@@ -41,8 +41,8 @@ def held_out_rows(
     Args:
         runner: with finished fits.
         held_out_sets: predictions of the published folds, by split.
-        tasks: of these folds, by split. Of several seeds the first says where the time goes.
-        mixture: of the learners.
+        tasks: tasks of these folds, by split; the first seed decides "bound" and "costliest".
+        mixture: mixture of the learners.
     """
     law_rows = interval_law_rows(runner.examples.rows, held_out_sets)
     first = {name: _first_seeds(tasks[name]) for name in held_out_sets}

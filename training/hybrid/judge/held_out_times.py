@@ -36,9 +36,9 @@ class HeldOutTimes:
 
     Attributes:
         device_ms: Σ over kernels, serial steps included, shape (R,).
-        compute_share: of it in kernels whose arithmetic takes longer than their memory traffic at
-            peak rates, 0 to 1, shape (R,).
-        costliest: the kernels that take most: share of the device's time, class, size, number.
+        compute_share: its share in kernels whose arithmetic takes longer than their memory traffic
+            at peak rates, 0 to 1, shape (R,).
+        costliest: kernels with the longest times: share of the device's time, class, size, number.
     """
 
     device_ms: Floats
@@ -59,11 +59,11 @@ def shared_log_slowdown(
     """Return the log slow-down of each kernel by the law that all tables share, shape (K,).
 
     Args:
-        network: of a fit.
-        trees: of the same.
-        batch: of rows.
-        novelty: of its rows, shape (R,).
-        mixture: of the two.
+        network: network of a fit.
+        trees: trees of the same fit.
+        batch: batch of rows.
+        novelty: novelty of its rows, shape (R,).
+        mixture: mixture of network and trees.
     """
     free = network.log_slowdown(batch).numpy().astype(np.float64)
     by_trees = trees.log_slowdown(batch.features.numpy())

@@ -68,9 +68,9 @@ def fit_intervals(rows: pd.DataFrame, level: float = COVERAGE) -> IntervalLaw:
     """Fit the law on rows of both groups, all splits alike.
 
     Its intervals hold with probability `level` over the splits of a group, and on each of them with
-    SLACK less at least. What a new GPU adds to the size of errors is told apart while the features
+    SLACK less at least. The errors that a new GPU adds are distinguished while the features
     are fitted, and left to the quantile of its group: no feature stands for it. Nor does the law
-    answer for a host or a laboratory that nobody named: a prediction adds that, see `half_widths`.
+    answer for an unnamed host or laboratory: a prediction adds that, see `half_widths`.
     """
     features = np.array(rows["features"].tolist())
     beside = _beside_law(rows, level)
@@ -110,7 +110,7 @@ def half_widths(rows: pd.DataFrame, law_rows: pd.DataFrame, level: float = COVER
 
 
 def _beside_law(rows: pd.DataFrame, level: float) -> Floats:
-    """Return what intervals have beside the law, at another level than the answers have."""
+    """Return the log half widths outside the law, at a level other than the answers'."""
     return np.asarray(rows["beside_law"].to_numpy() * two_sided(level) / two_sided(COVERAGE))
 
 

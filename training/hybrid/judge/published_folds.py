@@ -47,16 +47,16 @@ def published_held_out(
 ) -> HeldOut:
     """Return the answers of the published folds of one split.
 
-    Operators amid a model, and rows whose batch nobody can state, are no question of a user: they
+    Operators amid a model, and rows whose batch cannot be stated, are no question of a user: they
     have no row. Of many alike MOST_ASKED are asked.
 
     Args:
         runner: with finished fits.
-        tasks: of one split.
+        tasks: tasks of one split.
         graph: key → graph.
-        weight: see `publish_folds`.
-        memory: likewise.
-        power: likewise.
+        weight: weight of the networks, see `publish_folds`.
+        memory: model of memory.
+        power: model of power.
 
     Returns:
         Rows of `ask_fold`.
@@ -95,11 +95,11 @@ def publish_folds(
 
     Args:
         runner: with finished fits.
-        tasks: of one split; those of one fold are the members of its checkpoint.
+        tasks: tasks of one split; those of one fold are the members of its checkpoint.
         graph: key → graph.
-        weight: of the networks in the mean with the trees, far from what was measured.
-        memory: of a checkpoint.
-        power: likewise.
+        weight: weight of the networks, against the trees, far from measured models.
+        memory: model of memory of a checkpoint.
+        power: model of power of a checkpoint.
     """
     folds: dict[str, list[Task]] = {}
     for task in tasks:
@@ -122,15 +122,15 @@ def ask_fold(folder: Path, fold: str, rows: Mapping[int, Row], graph: GraphLooku
     """Return what the checkpoint of a fold answers for rows; answers are kept in its folder.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         fold: its name.
-        rows: that it did not see, by their position among all.
+        rows: positions of the rows that it did not see.
         graph: key → graph.
 
     Returns:
         Rows as `training.evaluation.held_out.HeldOut` has them, with "position", "host_share", and
         "features", "group" and "beside_law" of the interval, see `dippm.estimate.models.intervals`.
-        A row whose batch nobody can state has none.
+        A row whose batch cannot be stated has none.
     """
     kept = folder / ANSWERS
     if not kept.exists():
@@ -161,7 +161,7 @@ def ask_fold(folder: Path, fold: str, rows: Mapping[int, Row], graph: GraphLooku
 def fold_checkpoint(
     runner: Runner, members: Sequence[Task], weight: float, memory: MemoryModel, power: PowerModel
 ) -> Path:
-    """Return the folder of a fold's checkpoint, whose name says what it is of beside its fits."""
+    """Return the folder of a fold's checkpoint, named for what it depends on besides its fits."""
     given = repr((weight, memory, power, Hybrid.feature_version, len(members))).encode()
     digest = hashlib.sha256(given).hexdigest()[:8]
     return runner.folder / f"{members[0].name}-{digest}.checkpoint" / "0.0.0"

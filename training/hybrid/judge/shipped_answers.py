@@ -26,17 +26,17 @@ NONE = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the shipped door, beside the measurement.
+    """An answer of the shipped checkpoint, with the measurement.
 
     Attributes:
-        row_id: of the measured row.
+        row_id: identifier of the measured row.
         measured_ms: latency of the row.
         predicted_ms: latency that was answered; NaN if the row cannot be asked for.
         low_ms, high_ms: ends of its 90 % interval.
         host_share: share of the predicted latency that the host's launch time decides, 0 to 1.
-        features: of the law of interval widths, see `dippm.estimate.models.intervals`; empty
-            without one.
-        group: of that law.
+        features: features of the law of interval widths, see
+            `dippm.estimate.models.intervals`; empty without one.
+        group: group of that law.
         beside_law: log half width of the interval that the law does not answer for.
     """
 
@@ -60,7 +60,7 @@ def shipped_answers(
     row whose batch is out of range cannot be asked for: its predicted numbers are NaN.
 
     Args:
-        loaded: what `dippm.load` returned.
+        loaded: loaded checkpoint.
         rows: measured.
         graph: key → graph.
     """

@@ -1,6 +1,6 @@
 """Sources that a training goes without: which, and why.
 
-Tables that nobody may give on, or that could not be fetched, stop no training. They are named when
+Tables that may not be shared, or could not be fetched, stop no training. They are named when
 it begins, and on its card with the lines that are then empty.
 """
 
@@ -44,10 +44,10 @@ class AbsentSource:
     """A source whose tables are not on this machine.
 
     Attributes:
-        name: of the source.
+        name: name of the source.
         teaches: targets that it would have taught.
         why: it is absent, for people.
-        remedy: what gets it; empty if nothing does.
+        remedy: way to get it; empty without one.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Measured contexts: memory of a process beside its allocator, by installation.
+"""Measured contexts: memory of a process besides its allocator, by installation.
 
     optimum-benchmark  A100-80GB, language models by torch 2.1: what NVML says is used, less what
                        the allocator reserves

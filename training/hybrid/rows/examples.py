@@ -33,17 +33,17 @@ class Row:
     """One measured latency.
 
     Attributes:
-        row_id: of the table, see `dataset.measured.table`.
+        row_id: identifier in the table, see `dataset.measured.table`.
         source: data source.
         table: source, GPU, software, mode and machine: rows of one table share their terms.
         graph: key for the graph lookup.
         architecture, family: grouping keys of the splits; that of what is no whole model begins
             with a word of `PARTS`.
-        scale: of a GPT, "s", "m" or "l"; a key of a split, too.
-        half_scores: see `dippm.estimate.features.kernels.run.Run`.
+        scale: size of a GPT, "s", "m" or "l"; a key of a split, too.
+        half_scores: whether scores are in half precision, see
+            `dippm.estimate.features.kernels.run.Run`.
         node: the operator of the graph whose kernels alone the latency is of; None for all.
-        point: what was measured at once, if that gave several rows; a random split keeps it
-            together.
+        point: measurement that several rows come from; a random split keeps them together.
     """
 
     row_id: str
@@ -111,14 +111,14 @@ class Examples:
     """Rows with their kernels; kernels of a row that the network cannot tell apart are merged.
 
     Attributes:
-        rows: what was measured, length R.
+        rows: measured rows, length R.
         features: shape (K, N_FEATURES).
-        log_roofline: of each kernel, in log ms, shape (K,).
+        log_roofline: roofline time of each kernel, in log ms, shape (K,).
         count: how many kernels it stands for, shape (K,).
         start: kernels of row r are start[r] to start[r + 1], shape (R + 1,).
         inward, outward: what each kernel reads from and writes to, shape (2, E) each: neighbour and
             kernel, counted from the row's first kernel; see `MergedKernels`.
-        inward_start, outward_start: as `start`, of the data flows.
+        inward_start, outward_start: first data flow of each row, as `start`.
         launches, input_bytes, serial_ms: shape (R,).
     """
 

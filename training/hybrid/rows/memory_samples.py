@@ -65,12 +65,12 @@ class MemorySample:
         place: slice, or "whole" for the GPU.
         sm_count: multiprocessors of the slice or GPU.
         batch: samples per pass.
-        usage: of the model at the batch.
+        usage: memory of the model at the batch.
         memory_mb: label.
         device: catalogue name.
-        precision: as in `Conditions`.
-        part: what is left out together where that is more than the model.
-        software: class of software of the installation; None if nobody wrote it down.
+        precision: number format, as in `Conditions`.
+        part: group that is left out together where that is more than the model.
+        software: class of software of the installation; None if not recorded.
     """
 
     model: str

@@ -82,12 +82,12 @@ class PowerSample:
     """One measured power.
 
     Attributes:
-        source: of the measurement.
-        kind: of work, for the report.
+        source: source of the measurement.
+        kind: kind of work, for the report.
         group: operator, or architecture: what a split by operators and models keeps together.
         busy: share of the time in which kernels ran.
-        shares: as `PowerModel.power_w` takes them.
-        idle_w, limit_w: of the board that ran; None for those of the catalogue.
+        shares: shares of peak rates, as `PowerModel.power_w` takes them.
+        idle_w, limit_w: idle power and limit of the board; None for those of the catalogue.
     """
 
     source: str

@@ -120,7 +120,7 @@ def _family(model: str) -> str:
 
 
 def _write(path: Path, document: Any) -> None:
-    """Write a document so that a file is whole or is none."""
+    """Write a document atomically."""
     unfinished = path.with_suffix(".part")
     unfinished.write_text(json.dumps(document))
     unfinished.replace(path)
@@ -152,7 +152,7 @@ def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
 def _same_model(table: Table, keys: Table) -> pd.Series:
     """Tell the rows whose name still means the model that was measured, by parameter count.
 
-    Where nobody wrote parameters down there is nothing to tell.
+    Where parameters are not recorded there is nothing to check.
     """
     stated = table.get("params_M", np.nan)
     ratio = table["model"].map(keys["params_M"]) / stated

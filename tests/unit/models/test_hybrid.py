@@ -166,7 +166,7 @@ def test_a_gpu_without_terms_takes_those_usual_for_its_memory(
     "usual",
     [None, [], {"soldered": {}}, {"board": {"fast": {}}}, {"board": {"eager": {"gemm": 99.0}}}],
 )
-def test_usual_terms_that_are_none_are_refused(usual: Any) -> None:
+def test_damaged_default_offsets_are_refused(usual: Any) -> None:
     with pytest.raises(CheckpointError, match=r"usual|not measured"):
         predictor(usual=usual)
 

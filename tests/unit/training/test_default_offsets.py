@@ -251,7 +251,7 @@ def test_what_a_gpu_held_out_measures_changes_nothing(runner, tmp_path) -> None:
         assert np.array_equal(before[learner], after[learner])
 
 
-def test_usual_terms_move_every_prediction_for_a_gpu_held_out(runner, fit) -> None:
+def test_default_offsets_move_every_prediction_for_a_gpu_held_out(runner, fit) -> None:
     network, trees = fit
     task = fold(runner.examples)
     known, without = runner.log_ms(task), replace_terms(network, torch.zeros_like(network.terms))
@@ -372,7 +372,7 @@ def test_networks_see_descriptors_of_gpus_that_trained_alone(runner, fit) -> Non
         assert np.array_equal(before, after) != moved
 
 
-def test_a_calibration_starts_from_usual_terms(runner, fit) -> None:
+def test_a_calibration_starts_from_default_offsets(runner, fit) -> None:
     """What it is fitted to is what is predicted without it."""
     task, mixture = fold(runner.examples), Mixture(0.4)
     expected = held_out_times(runner, task, task.test, mixture).device_ms

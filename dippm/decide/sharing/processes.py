@@ -318,7 +318,7 @@ def latency_among_neighbours(
     if bounds:
         between = Interval(found.least * exp(-half), found.most * exp(half), 0.0)
         return found.value, between, Interval(least, most, 0.0)
-    width = law.log_half_width if found.value > found.least * (1 + 1e-9) else 0.0
+    width = law.log_half_width if found.most > found.least * (1 + 1e-9) else 0.0
     both = exp(hypot(half, width))
     between = Interval(max(own.low, found.value / both), found.value * both, own.coverage)
     ratio = found.value / alone_ms

@@ -90,6 +90,18 @@ def test_small_batches_share_for_nothing_and_large_ones_do_not(small: Any) -> No
     assert busy.slowdown > 3.0
 
 
+@pytest.mark.parametrize("batch", [64, 1024])
+def test_more_copies_are_never_surer(small: Any, batch: int) -> None:
+    """Also where no time of the GPU is left: what copies take from each other was measured."""
+    widths = [
+        one.latency.high / one.latency_ms
+        for copies in range(1, 6)
+        for one in shared([small], batch=batch, copies=copies).processes[:1]
+    ]
+    assert min(widths[1:]) > widths[0]
+    assert min(widths[1:]) == pytest.approx(max(widths[1:]))
+
+
 def test_memory_is_the_sum_and_a_set_over_it_is_infeasible(small: Any) -> None:
     one = shared([small], copies=1)
     assert one.memory_bound_mb is not None

@@ -875,7 +875,7 @@ from dippm.runs.store import query
 from dippm.runs.store.names import key, keys
 from dippm.runs.store.location import StoreLocation
 from dippm.base.printable import legible
-from dippm.show.ui.selection import filtered
+from dippm.show.ui.selection import filter_runs
 
 N = 300_000
 query.LONGEST = 10 * N  # the pattern alone, then with its limit
@@ -888,7 +888,7 @@ for text in (" " * N + "a", "a " * N, "<" * N, "= " * N, gap, digits):
 query.LONGEST = 500
 for search, condition in (("", " " * 501 + "a"), ("", "a>1," * 200), ("w " * 300, "")):
     try:
-        raise SystemExit(str(filtered([], search, "", condition)))
+        raise SystemExit(str(filter_runs([], search, "", condition)))
     except RunError as error:
         assert "characters" in str(error), error
 for kind, name in (

@@ -104,8 +104,11 @@ def test_an_engine_with_graphs_never_loses_to_one_without_nor_that_to_eager(devi
     for one, other in pairwise(found):
         first, later = one.first_token, other.first_token
         assert first.latency_ms.value <= later.latency_ms.value * (1 + 1e-9)
-        for a, b in zip(one.steps, other.steps, strict=True):
-            assert a.cost.latency_ms.value <= b.cost.latency_ms.value * (1 + 1e-9)
+        steps = {step.context: step.cost.latency_ms.value for step in other.steps}
+        alike = [step for step in one.steps if step.context in steps]  # one may hold more
+        assert len(alike) > 2
+        for step in alike:
+            assert step.cost.latency_ms.value <= steps[step.context] * (1 + 1e-9)
 
 
 def test_no_context_is_offered_that_the_model_was_not_made_for():

@@ -94,7 +94,7 @@ def test_a_conversion_tells_how_far_it_is(tmp_path):
     assert "converting" in heard
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 def test_two_hundred_thousand_operators(tmp_path):
     graph = frontends.load(chain(tmp_path / "chain.onnx", 200_000), cache=False)
     assert len(graph.operators) == 200_000

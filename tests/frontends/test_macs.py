@@ -141,7 +141,10 @@ SLOW: dict[str, tuple[Make, tuple[int, ...]]] = {
 }
 MODELS = [
     *(pytest.param(name, *case, id=name) for name, case in QUICK.items()),
-    *(pytest.param(name, *case, id=name, marks=pytest.mark.slow) for name, case in SLOW.items()),
+    *(
+        pytest.param(name, *case, id=name, marks=pytest.mark.nightly(part="zoo"))
+        for name, case in SLOW.items()
+    ),
 ]
 
 PUBLISHED_GMACS = {

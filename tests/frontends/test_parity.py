@@ -111,7 +111,7 @@ def test_channels_first_routes_give_equal_nodes_and_edges(convert: Convert, rout
         assert found.edges == expected.edges
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize("name", sorted(GMACS))
 def test_twins_cost_what_the_papers_say(convert: Convert, name: str):
     assert convert("pytorch", name).macs / 1e9 == pytest.approx(GMACS[name], rel=0.01)
@@ -126,7 +126,7 @@ def test_weight_values_leave_no_trace(convert: Convert, route: str, name: str, v
     assert found.edges == expected.edges
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize("route", ROUTES[2:])
 def test_densenets_of_the_zoos_agree_but_for_the_softmax(convert: Convert, route: str):
     expected, found = convert("pytorch", "densenet121"), convert(route, "zoo_densenet121")

@@ -126,7 +126,7 @@ NEAR_A_TWIN = ("resnet50", "vgg16", "densenet121")
 """By the slow exporter `test_parity.py` reads smaller networks of these kinds, node by node."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize(
     ("name", "exporter"),
     [(n, e) for n in VISION for e in EXPORTERS if e == "legacy" or n not in NEAR_A_TWIN],
@@ -168,7 +168,7 @@ def language_model(name):
     return Tokens(transformers.AutoModel.from_config(config))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_language_models(export, vision, name, exporter):

@@ -10,7 +10,7 @@ import dippm.model.graph
 from dippm.model.frontends import onnx as route
 from dippm.model.frontends.frontend import InputSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly(part="zoo")
 
 
 class Residual(nn.Module):

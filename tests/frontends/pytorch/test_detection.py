@@ -15,10 +15,10 @@ from dippm.model.graph import build
 PUBLISHED = [  # at the size to which the model brings an image, in GMACs, as torchvision gives them
     ("fasterrcnn_mobilenet_v3_large_320_fpn", 2.873),  # published: 0.719, with few proposals of 150
     ("ssdlite320_mobilenet_v3_large", 0.583),
-    pytest.param("fasterrcnn_resnet50_fpn", 134.38, marks=pytest.mark.slow),
-    pytest.param("retinanet_resnet50_fpn", 151.54, marks=pytest.mark.slow),
-    pytest.param("fcos_resnet50_fpn", 128.21, marks=pytest.mark.slow),
-    pytest.param("ssd300_vgg16", 34.86, marks=pytest.mark.slow),
+    pytest.param("fasterrcnn_resnet50_fpn", 134.38, marks=pytest.mark.nightly(part="zoo")),
+    pytest.param("retinanet_resnet50_fpn", 151.54, marks=pytest.mark.nightly(part="zoo")),
+    pytest.param("fcos_resnet50_fpn", 128.21, marks=pytest.mark.nightly(part="zoo")),
+    pytest.param("ssd300_vgg16", 34.86, marks=pytest.mark.nightly(part="zoo")),
 ]
 
 
@@ -32,7 +32,7 @@ def test_detectors_by_name(name, gmacs, vision):
     assert graph.macs / 1e9 == pytest.approx(gmacs, rel=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize("name", ["maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn"])
 def test_what_follows_the_last_layer_is_left_out_and_said(name, vision):
     with torch.device("meta"):

@@ -29,7 +29,7 @@ def unnamed(graph):
     return [replace(operator, path="") for operator in graph.operators]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize("name", ZOO)
 def test_every_file_of_a_network_costs_the_same(name, files, child):
     paths = files(name, tuple(models.KINDS))
@@ -42,7 +42,7 @@ def test_every_file_of_a_network_costs_the_same(name, files, child):
         assert parameter_count(graph) == PARAMETERS.get(name, parameter_count(graphs[0]))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 def test_vgg16_savedmodel_converts_in_a_small_process(files):
     path = files("VGG16", ("savedmodel",))["savedmodel"]
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:

@@ -58,13 +58,13 @@ def test_a_family_converts(name: str):
     check(registry.FAMILIES[name])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize("name", [n for n in registry.FAMILIES if n not in QUICK])
 def test_every_other_family_converts(name: str):
     check(registry.FAMILIES[name])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize("name", registry.OPERATORS)
 def test_every_kind_of_operator_converts(name: str):
     every = list(costs.workloads(registry.OPERATORS[name]))
@@ -94,7 +94,7 @@ def test_long_names_have_short_files(tmp_path: Path):
     assert raw_graphs.path_of("own:vit(depth=2)@64x64", tmp_path).name.startswith("own.vit(")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 def test_a_workload_goes_through_its_file(tmp_path: Path):
     workload = members(registry.FAMILIES["tabular_mlp"])[0]
     done = list(raw_graphs.build([workload.model], tmp_path, workers=1))

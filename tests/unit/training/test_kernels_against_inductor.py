@@ -10,7 +10,7 @@ import pytest
 from dippm.estimate.models.memory import MemoryFootprint
 from training.studies.traced_models import graph_of, module_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly(part="zoo")
 inductor_trace = pytest.importorskip(
     "training.studies.inductor_trace",
     reason="this torch has other insides of inductor",

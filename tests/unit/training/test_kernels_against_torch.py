@@ -10,7 +10,7 @@ from dippm.estimate.features.kernels import launched
 from training.studies.kernel_trace import traced
 from training.studies.traced_models import graph_of, module_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly(part="zoo")
 BATCH = 4
 MODELS = (
     "resnet18",

@@ -82,7 +82,7 @@ def test_torch_is_as_it_was_afterwards() -> None:
     assert x.grad.tolist() == [2.0, 2.0, 2.0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize("spec", MODELS)
 def test_our_step_is_that_of_eager_pytorch(spec: str, tmp_path: Path) -> None:
     graph = graph_of(spec, tmp_path)

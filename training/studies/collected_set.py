@@ -26,11 +26,9 @@ import dippm
 from dippm.errors import DippmError
 from dippm.estimate.prediction import Prediction
 from dippm.measure.collected.joined import read_joined
-from dippm.measure.collected.labels import why_not_used
 from dippm.measure.collected.rows import collected
-from dippm.model.graph import build
-from dippm.model.relax.packed import unpack
-from dippm.model.relax.raw_graph import RawGraph
+from dippm.show.report.collected.summary import used_rows
+from training.evaluation.metrics import coverage, mean_ape, median_ape
 
 GPU_BOUND, HOST_BOUND = 0.85, 0.6
 TARGETS = ("latency_ms", "energy_j", "memory_mb", "power_w")
@@ -79,14 +77,13 @@ class Answer:
 
 def answers(folder: Path, joined: Path) -> Iterator[Answer]:
     """Yield the answer to each usable point of a model whose graph is known."""
-    graphs = read_joined(joined).graphs
-    rows = collected(folder).rows
+    found = read_joined(joined)
+    rows = used_rows(collected(folder).rows)
     rows = rows[(rows["kind"] == "model") & rows["kernel_ms"].notna()]
-    rows = rows[[why_not_used(row) is None for row in rows.to_dict("records")]]
     for model, part in rows.groupby("model"):
-        if str(model) not in graphs:
+        graph = found.read_graph(str(model))
+        if graph is None:
             continue
-        graph = build(RawGraph.from_json(unpack(graphs[str(model)].read_bytes())))
         for row in part.to_dict("records"):
             asked = {name: row[name] for name in ("device", "precision", "mode", "phase")}
             prediction = dippm.predict(
@@ -115,21 +112,18 @@ def _line(found: Sequence[Answer], phase: str, target: str, part: str) -> Iterat
     known = [(measured, value, answer) for measured, value, answer in pairs if value is not None]
     if not known:
         return
-    ratio = np.array([value / measured for measured, value, _ in known])
-    inside = [
-        answer.intervals[target].low <= measured <= answer.intervals[target].high
-        for measured, _, answer in known
-    ]
-    off = 100 * np.abs(ratio - 1)
+    measured, predicted = np.array([pair[:2] for pair in known]).T
+    intervals = [answer.intervals[target] for _, _, answer in known]
+    inside = coverage(measured, [i.low for i in intervals], [i.high for i in intervals])
     yield Line(
         phase=phase,
         target=target,
         part=part,
         n=len(known),
-        median_ratio=round(float(np.median(ratio)), 3),
-        median_ape=round(float(np.median(off)), 1),
-        mape=round(float(np.mean(off)), 1),
-        inside=round(100 * float(np.mean(inside)), 1),
+        median_ratio=round(float(np.median(predicted / measured)), 3),
+        median_ape=round(median_ape(measured, predicted), 1),
+        mape=round(mean_ape(measured, predicted), 1),
+        inside=round(100 * inside, 1),
         checkpoint=known[0][2].provenance.checkpoint,
     )
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import DippmError
+from dippm.model.graph import ModelGraph, build
+from dippm.model.relax.packed import unpack
+from dippm.model.relax.raw_graph import RawGraph
 
 GRAPHS, MODELS, MANIFEST = "graphs.json", "models.jsonl", "manifest.json"
 """File of a graph by model; one line for each model; what was left out and why."""
@@ -25,6 +28,16 @@ class Joined:
 
     graphs: Mapping[str, Path] = field(default_factory=dict)
     totals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def read_graph(self, model: str) -> ModelGraph | None:
+        """Return the graph of a model; None if none was joined or its file is damaged."""
+        file = self.graphs.get(model)
+        if file is None:
+            return None
+        try:
+            return build(RawGraph.from_json(unpack(file.read_bytes())))
+        except (DippmError, OSError, ValueError):
+            return None
 
 
 def read_joined(folder: Path | None) -> Joined:

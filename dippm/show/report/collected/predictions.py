@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from dippm import api, devices
 from dippm.base.progress import tell
-from dippm.errors import ConditionsError, DippmError, UnknownNameError
+from dippm.errors import ConditionsError, UnknownNameError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.pretrained import choice
 from dippm.measure.collected.joined import Joined
-from dippm.model import graph
-from dippm.model.relax.packed import unpack
-from dippm.model.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dippm.model.graph import ModelGraph
 
 TARGETS = ("latency_ms", "energy_j", "memory_mb")
 MOST_ROWS = 2000
@@ -138,7 +134,7 @@ def _points(
     joined: Joined,
     absent: Counter[str],
 ) -> Iterator[PredictedRow]:
-    model_graph = _graph(joined.graphs.get(model))
+    model_graph = joined.read_graph(model)
     for row in rows:
         try:
             if model_graph is None:
@@ -165,15 +161,6 @@ def _points(
                 )
             elif target not in estimates.values:
                 absent[f"{target}: {estimates.absent.get(target, 'not predicted')}"] += 1
-
-
-def _graph(file: Path | None) -> ModelGraph | None:
-    if file is None:
-        return None
-    try:
-        return graph.build(RawGraph.from_json(unpack(file.read_bytes())))
-    except (DippmError, OSError, ValueError):
-        return None
 
 
 def _conditions(row: Mapping[Any, Any]) -> Conditions:

@@ -69,7 +69,8 @@ def section(changes: str, version: str) -> tuple[str, str]:
 def cut(changes: str, version: str, date: str) -> tuple[str, str]:
     """Return the changes with this version dated and cut to its first part, and the rest.
 
-    The first part ends where the first heading of the third level begins.
+    The first part ends where the first heading of the third level begins. Links of the rest are
+    those of a page in docs/changelog.
     """
     before, body = section(changes, version)
     if before != "unreleased":
@@ -77,6 +78,7 @@ def cut(changes: str, version: str, date: str) -> tuple[str, str]:
     short, _, rest = body.partition("### ")
     if rest:
         short += f"[Every change of {version}](docs/changelog/{version}.md)\n"
+        rest = rest.replace("](docs/", "](../")
         rest = f"# Changes of {version}\n\n## {rest.replace(chr(10) + '### ', chr(10) + '## ')}"
     head = f"## {version}, "
     return changes.replace(f"{head}{before}\n\n{body}", f"{head}{date}\n\n{short}"), rest

@@ -22,7 +22,7 @@ What it is about.
 
 ### Fast
 
-* longer
+* longer, see [the method](docs/method/index.md)
 
 ## 1.0.0, 2026-01-02
 
@@ -52,7 +52,7 @@ REST = """# Changes of 1.1.0
 
 ## Fast
 
-* longer
+* longer, see [the method](../method/index.md)
 """
 
 

@@ -1,4 +1,4 @@
-"""A time limit inside this process: what it interrupts, and that it leaves nothing behind."""
+"""A time limit inside this process, what it leaves behind; and where a worker stands."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from dippm.model.frontends import deadline
+from dippm.model.frontends import deadline, worker
 from dippm.model.frontends.deadline import OutOfTimeError, time_limit
 
 PROFILED = """
@@ -82,3 +83,17 @@ def test_an_interruption_that_comes_too_late_is_met_here(monkeypatch: pytest.Mon
         pass
     for _ in range(1000):
         time.sleep(0)
+
+
+def test_a_worker_leaves_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, gone = tmp_path / "own", tmp_path / "gone"
+    own.mkdir()
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    worker._leave_removed_folder(own)
+    assert Path.cwd() == gone
+    gone.rmdir()
+    worker._leave_removed_folder(own)
+    assert Path.cwd() == own

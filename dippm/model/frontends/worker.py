@@ -519,6 +519,7 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
         except EOFError:
             process.leave_guard(guard, Path(folder))
             return
+        _leave_removed_folder(Path(folder))
         start = time.process_time()
         limit = _TimeLimit(request.pop("timeout_s"))
         with listening(_Pace(step)), sized(limit.grow):
@@ -526,6 +527,17 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
         process.end_after(None)
         cost = {"peak_memory_mb": _peak_memory_mb(), "cpu_s": time.process_time() - start}
         _send({**answer, **cost})
+
+
+def _leave_removed_folder(own: Path) -> None:
+    """Go to the own folder if the current one, where the caller stood, was removed meanwhile.
+
+    Libraries that are imported late ask for the current folder.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir(own)
 
 
 _answers: IO[bytes] | None = None

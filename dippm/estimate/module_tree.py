@@ -1,7 +1,8 @@
 """`ModuleCost`: the cost of a module or layer, including everything below it.
 
 Children always sum to their parent: operators that a module runs itself, besides those of its
-submodules, are a child without a name, and the host's share of the latency is one of the root.
+submodules, are a child without a name, and the host's share of the latency is one of the root, as
+are the weights that no module's operators read.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from dippm.base.number_format import show
 from dippm.base.printable import printable
+from dippm.estimate.conditions import EIGHT_BITS, Precision
 from dippm.estimate.models.targets import OperatorCost
+from dippm.model.graph.float_type import weight_bytes, weights_by_node
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.graph.operators import operator
 
@@ -25,7 +28,11 @@ MAX_DEPTH = 64
 """Levels that a path is split into; a name in a file could have any number."""
 _KINDS = 3
 HOST = "(host)"
+OTHER_WEIGHTS = "(other weights)"
+"""Biases, parameters of norms, and copies that autocast makes."""
 LEAST_SHARE = 0.0005
+LEAST_WEIGHTS = 0.01
+"""Part of the model's weights from which on the other weights are listed."""
 _NUMBER = re.compile(r"\d+")
 
 Row = tuple[int, tuple[str, ...]]
@@ -40,7 +47,8 @@ class ModuleCost:
         path: path from the model, as the framework spells it; "" for the model.
         operators: number of operators by canonical name.
         macs: multiply-accumulates of one pass at the batch of the graph.
-        weight_bytes: weights of rank 2 and more that the operators read; tied ones each time.
+        weight_bytes: weights of rank 2 and more that the operators read, in the format in which
+            they are in memory; tied ones at their first reader. Of the model all that is in memory.
         time_ms: part of the predicted latency; None without a prediction by operator.
         share: time_ms / latency, 0 to 1; None without a prediction by operator.
         energy_j: part of the predicted energy; None if that is not known by operator.
@@ -95,7 +103,7 @@ class ModuleCost:
         Args:
             depth: levels below the model; a level of modules that are summed up is not counted.
         """
-        yield from self.collapsed()._rows(0, depth)
+        yield from self.collapsed()._rows(0, depth, LEAST_WEIGHTS * self.weight_bytes)
 
     def __str__(self) -> str:
         lines = [HEADER, *(("  " * level + cells[0], *cells[1:]) for level, cells in self.rows())]
@@ -113,16 +121,19 @@ class ModuleCost:
         )
         return f"<table><tr>{head}</tr>{body}</table>"
 
-    def _rows(self, level: int, depth: int) -> Iterator[Row]:
+    def _rows(self, level: int, depth: int, least_bytes: float) -> Iterator[Row]:
         yield level, self._cells()
         deeper = depth + (self.count > 1)
         if level < deeper:
             for child in self.children:
-                if child.name not in ("", HOST) or child._counts:
-                    yield from child._rows(level + 1, deeper)
+                if child._counts(least_bytes):
+                    yield from child._rows(level + 1, deeper, least_bytes)
 
-    @property
-    def _counts(self) -> bool:
+    def _counts(self, least_bytes: float) -> bool:
+        if self.name == OTHER_WEIGHTS:
+            return abs(self.weight_bytes) >= least_bytes
+        if self.name not in ("", HOST):
+            return True
         return bool(self.macs or self.weight_bytes or (self.share or 0.0) >= LEAST_SHARE)
 
     def _cells(self) -> tuple[str, ...]:
@@ -138,7 +149,11 @@ class ModuleCost:
 
 
 def module_tree(
-    graph: ModelGraph, operators: Sequence[OperatorCost] = (), *, name: str = "model"
+    graph: ModelGraph,
+    operators: Sequence[OperatorCost] = (),
+    *,
+    name: str = "model",
+    weights: Weights | None = None,
 ) -> ModuleCost:
     """Return the modules of a model with their subtotals.
 
@@ -146,15 +161,56 @@ def module_tree(
         graph: graph at the batch in question.
         operators: costs of its operators, with the host; empty if not known.
         name: name of the model.
+        weights: its weights in memory; None for those of the graph, as the file has them.
     """
+    weights = weights or Weights.of(graph)
     root = _Module("")
     for position, node in enumerate(graph.nodes):
         _at(root, node.path).own.append(position)
-    costs = _Costs(graph, operators)
+    costs = _Costs(graph, operators, weights)
     children = costs.below(root)
     if operators:
         children += [costs.host(cost) for cost in operators if cost.node is None]
+    other = round(weights.total_bytes) - sum(child.weight_bytes for child in children)
+    if other:
+        children.append(costs.other_weights(other))
     return _total(name, "", children)
+
+
+class Weights(NamedTuple):
+    """The weights of a model in memory.
+
+    Attributes:
+        by_node: bytes that each operator is the first to read, shape (N,).
+        total_bytes: bytes of all weights, copies included.
+    """
+
+    by_node: Sequence[float]
+    total_bytes: float
+
+    @classmethod
+    def of(
+        cls, graph: ModelGraph, precision: Precision = "fp32", total_bytes: float | None = None
+    ) -> Self:
+        """Return the weights at a precision, as the memory model counts them.
+
+        Half precision halves what `.half()` does; autocast keeps the weights in float32, and its
+        copies are part of the total. Of 8 bits the memory model says how far all weights shrink;
+        without a total they are those of the half precision that an engine starts from.
+
+        Args:
+            graph: the model in float32, or as the file has it for "fp32".
+            precision: number format, see `Conditions`.
+            total_bytes: bytes by the memory model; None for the weights alone.
+        """
+        in_half = precision in ("fp16", "bf16", *EIGHT_BITS)
+        by_node = weights_by_node(graph, in_half=in_half)
+        whole = weight_bytes(graph, in_half=in_half)
+        if total_bytes is None:
+            return cls(by_node, whole)
+        if precision in EIGHT_BITS and whole:
+            by_node = [total_bytes / whole * size for size in by_node]
+        return cls(by_node, total_bytes)
 
 
 @dataclass(slots=True)
@@ -182,8 +238,10 @@ def separator(path: str) -> str:
 
 
 class _Costs:
-    def __init__(self, graph: ModelGraph, operators: Sequence[OperatorCost]) -> None:
-        self.nodes = graph.nodes
+    def __init__(
+        self, graph: ModelGraph, operators: Sequence[OperatorCost], weights: Weights
+    ) -> None:
+        self.nodes, self.weights = graph.nodes, weights.by_node
         self.total_ms = sum(cost.time_ms for cost in operators)
         self.energies: dict[int | None, float] = {}
         self.times: dict[int | None, float] | None = None
@@ -221,7 +279,7 @@ class _Costs:
             path=module.path,
             operators=dict(Counter(node.op for node in nodes)),
             macs=sum(node.macs for node in nodes),
-            weight_bytes=sum(node.param_bytes for node in nodes),
+            weight_bytes=round(sum(self.weights[i] for i in module.own)),
             time_ms=time_ms,
             share=None if time_ms is None else time_ms / (self.total_ms or 1.0),
             energy_j=sum(self.energies.get(i, 0.0) for i in module.own) if self.energies else None,
@@ -231,6 +289,12 @@ class _Costs:
         """Return a part of the latency that no operator has: the host's, that of an update."""
         share = cost.time_ms / (self.total_ms or 1.0)
         return ModuleCost(f"({cost.op})", "", {}, 0, 0, cost.time_ms, share, cost.energy_j)
+
+    def other_weights(self, size: int) -> ModuleCost:
+        """Return the weights in memory that no operator is the first to read."""
+        time_ms = None if self.times is None else 0.0
+        energy_j = 0.0 if self.energies else None
+        return ModuleCost(OTHER_WEIGHTS, "", {}, 0, size, time_ms, time_ms, energy_j)
 
 
 def _total(name: str, path: str, children: Sequence[ModuleCost]) -> ModuleCost:

@@ -26,7 +26,7 @@ from dippm.estimate.models.targets import (
     MemoryParts,
     OperatorCost,
 )
-from dippm.estimate.module_tree import ModuleCost, module_tree
+from dippm.estimate.module_tree import ModuleCost, Weights, module_tree
 from dippm.estimate.operator_markup import operators_html
 from dippm.model.graph.model_graph import ModelGraph
 
@@ -249,8 +249,20 @@ class Prediction(Answer):
 
     @property
     def tree(self) -> ModuleCost:
-        """The cost of each module, with subtotals; without times where `operators` is empty."""
-        return module_tree(self.graph, self.operators, name=self.provenance.source)
+        """The cost of each module, with subtotals; without times where `operators` is empty.
+
+        Its weights add up to those of `memory_parts`.
+        """
+        return module_tree(
+            self.graph, self.operators, name=self.provenance.source, weights=self.weights
+        )
+
+    @property
+    def weights(self) -> Weights:
+        """The weights in memory by operator."""
+        parts = self.memory_parts
+        total_bytes = None if parts is None else parts.weights_mb * 2**20
+        return Weights.of(self.source_graph, self.conditions.precision, total_bytes)
 
     def epoch(self, samples: int, *, epochs: int = 1, price_per_hour: float | None = None) -> Epoch:
         """Return the cost of training on a data set, see `dippm.estimate.epoch.epoch_of`.

@@ -22,8 +22,6 @@ from dippm.estimate.models.targets import MemoryParts, OperatorCost
 from dippm.estimate.module_tree import MAX_DEPTH, ModuleCost, separator
 from dippm.estimate.options import Options, question
 from dippm.estimate.prediction import Prediction
-from dippm.model.graph.float_type import node_weight_bytes
-from dippm.model.graph.model_graph import OpNode
 
 ATTRIBUTION = (
     "energy by operator is attributed, not predicted by itself: idle power over its time, and what "
@@ -37,8 +35,8 @@ class OperatorRow:
 
     Attributes:
         cost: time, bound, energy and work of the operator.
-        weights_mb: size of the parameters of rank 2 and more that it reads, as stored; tied ones
-            count at each operator that reads them.
+        weights_mb: size of the parameters of rank 2 and more that it is the first to read, in the
+            format in which they are in memory.
         alive_mb: activations in memory while it runs; None if not known.
     """
 
@@ -55,7 +53,8 @@ class ModuleRow:
         level: depth below the model.
         module: subtotals of the module.
         bound: limit of most of its time; that of the first where several are summed up.
-        weights_mb: size of the weights that its operators read, as stored.
+        weights_mb: size of the weights that its operators read, likewise; of the model all that is
+            in memory.
         alive_mb: largest activations in memory while one of its operators runs, likewise.
     """
 
@@ -99,10 +98,9 @@ class Explanation(Answer):
                 "Predict one point with a checkpoint of kind hybrid; `dippm models` lists them.",
             )
         alive, why_not = _alive_mb(prediction)
-        nodes = prediction.graph.nodes
-        in_half = prediction.conditions.precision in ("fp16", "bf16")
+        weights = prediction.weights.by_node
         operators = tuple(
-            OperatorRow(cost, _weights_mb(cost, nodes[cost.node], in_half), alive.get(cost.node))
+            OperatorRow(cost, _weights_mb(cost, weights[cost.node]), alive.get(cost.node))
             for cost in prediction.operators
             if cost.node is not None
         )
@@ -131,7 +129,7 @@ class Explanation(Answer):
     def _modules(self, module: ModuleCost, level: int, depth: int) -> Iterator[ModuleRow]:
         if level and is_part(module):
             return
-        weights_mb = self._stored(module) * module.weight_bytes / MIB
+        weights_mb = module.weight_bytes / MIB
         yield ModuleRow(level, module, self.bound_of(module), weights_mb, self._alive_of(module))
         deeper = depth + (module.count > 1)
         if level < deeper:
@@ -144,13 +142,6 @@ class Explanation(Answer):
         for row in self._below(module):
             times[row.cost.bound] = times.get(row.cost.bound, 0.0) + row.cost.time_ms
         return max(times, key=lambda bound: times[bound]) if times else ""
-
-    def _stored(self, module: ModuleCost) -> float:
-        """Return the size of a module's weights as stored, relative to float32."""
-        rows = [row for row in self._below(module) if row.weights_mb]
-        nodes = self.prediction.graph.nodes
-        full = sum(nodes[row.cost.node].param_bytes for row in rows if row.cost.node is not None)
-        return sum(row.weights_mb for row in rows) * MIB / full if full else 1.0
 
     def _alive_of(self, module: ModuleCost) -> float | None:
         known = [row.alive_mb for row in self._below(module) if row.alive_mb is not None]
@@ -178,8 +169,7 @@ class Explanation(Answer):
     def memory(self) -> dict[str, float]:
         """Return the parts of the memory in MB by name; they sum to the figure of `nvidia-smi`.
 
-        Weights that operators read are separate from the rest (biases, copies of autocast). Tied
-        weights are read by several operators but stored once, so the rest can be negative.
+        Weights that operators read are separate from the rest (biases, copies of autocast).
         """
         parts: MemoryParts | None = self.prediction.memory_parts
         if parts is None:
@@ -248,9 +238,9 @@ def is_part(module: ModuleCost) -> bool:
     return not module.path and module.name.startswith("(")
 
 
-def _weights_mb(cost: OperatorCost, node: OpNode, in_half: bool) -> float:
-    """Return the weights that an operator reads, counted once for all its passes."""
-    return node_weight_bytes(node, in_half=in_half) / MIB if cost.part == "forward" else 0.0
+def _weights_mb(cost: OperatorCost, size: float) -> float:
+    """Return the weights of an operator in MB, counted once for all its passes."""
+    return size / MIB if cost.part == "forward" else 0.0
 
 
 def ancestors(path: str) -> list[str]:

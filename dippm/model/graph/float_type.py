@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from dippm.model.graph.calls import Tensor
 from dippm.model.graph.draft import item_bytes
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.model_graph import ModelGraph, OpNode, price
@@ -77,6 +78,37 @@ def weight_bytes(graph: ModelGraph, *, in_half: bool) -> float:
 def node_weight_bytes(node: OpNode, *, in_half: bool) -> float:
     """Return the bytes of the weights that an operator reads, counted as in `weight_bytes`."""
     return (0.5 if in_half and _halves(node.dtype) else 1.0) * node.param_bytes
+
+
+def weights_by_node(graph: ModelGraph, *, in_half: bool) -> list[float]:
+    """Return the bytes of the weights that each operator is the first to read, shape (N,).
+
+    Tied weights are stored once, so the later readers have none.
+
+    Args:
+        graph: see `weight_bytes`.
+        in_half: see `weight_bytes`.
+    """
+    found = [node_weight_bytes(node, in_half=in_half) for node in graph.nodes]
+    if graph.calls is None:
+        return found
+    tensors = graph.calls.tensors
+    whole: dict[tuple[int, ...], Tensor] = {}
+    for tensor in tensors:
+        if tensor.is_parameter and len(tensor.roots) == 1:
+            whole.setdefault(tensor.roots, tensor)  # views of it come later
+    first: dict[tuple[int, ...], int] = {}
+    claimed: set[tuple[tuple[int, ...], int]] = set()
+    for call in graph.calls.calls:
+        for roots in (tensors[i].roots for i in call.inputs):
+            if roots not in whole or len(whole[roots].shape) < 2 or (roots, call.node) in claimed:
+                continue
+            claimed.add((roots, call.node))
+            if first.setdefault(roots, call.node) != call.node:
+                width = 0.5 if in_half and _halves(whole[roots].dtype) else 1.0
+                again = width * whole[roots].size * item_bytes(whole[roots].dtype)
+                found[call.node] = max(0.0, found[call.node] - again)
+    return found
 
 
 def _halves(dtype: str) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+import dippm
 from dippm import devices
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.targets import Estimate, Estimates, Interval, MemoryParts, OperatorCost
-from dippm.estimate.module_tree import HOST, MAX_DEPTH, ModuleCost, module_tree
+from dippm.estimate.module_tree import HOST, MAX_DEPTH, OTHER_WEIGHTS, ModuleCost, module_tree
 from dippm.estimate.prediction import Prediction, Provenance
 from dippm.model.graph import ModelGraph
 from dippm.show.report.html import render_report
@@ -74,6 +75,7 @@ def test_children_sum_to_their_parent(collapsed: bool):
             for op, count in module.operators.items():
                 assert count == sum(child.operators.get(op, 0) for child in children)
     assert tree.macs == graph.macs
+    assert tree.weight_bytes == graph.param_bytes
     assert tree.time_ms == pytest.approx(sum(cost.time_ms for cost in costs(graph)))
     assert tree.share == pytest.approx(1.0)
     assert below(tree, HOST).time_ms == 5.0
@@ -183,3 +185,59 @@ def test_memory_without_parts_says_why():
     assert answer.absent["memory_parts"] == "test 1.0.0 predicts the memory as one number"
     assert answer.to_dict()["memory_parts"] is None
     assert "activations" not in str(answer)
+
+
+@pytest.fixture(scope="module")
+def tied():
+    """A graph whose head has the weights of its embedding, as language models have."""
+    import torch
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Embedding(5000, 256)
+            self.body = torch.nn.Linear(256, 256)
+            self.head = torch.nn.Linear(256, 5000, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body(self.words(tokens)))
+
+    return dippm.read_graph(Tied(), input={"tokens": "int:16"})
+
+
+WIDTHS = [
+    ({}, 4.0),
+    ({"precision": "fp16"}, 2.0),
+    ({"precision": "amp"}, 4.0),
+    ({"precision": "fp16", "runtime": "tensorrt"}, 2.0),
+    ({"precision": "int8", "runtime": "tensorrt"}, None),
+    ({"phase": "train"}, 4.0),
+    ({"phase": "train", "precision": "fp16"}, 2.0),
+]
+
+
+@pytest.mark.parametrize(("conditions", "width"), WIDTHS)
+def test_weights_of_modules_add_up_to_those_in_memory(tied, conditions, width):
+    answer = dippm.predict(tied, **conditions)
+    tree, parts = answer.tree, answer.memory_parts
+    assert parts is not None
+    assert tree.weight_bytes / 2**20 == pytest.approx(parts.weights_mb, abs=1e-5)
+    assert tree.weight_bytes == sum(child.weight_bytes for child in tree.children)
+    words, body, head = (below(tree, name).weight_bytes for name in ("words", "body", "head"))
+    if width is None:  # what an engine keeps in 8 bits: less than half precision, at least a half
+        width = words / (5000 * 256)
+        assert 1.0 <= width < 2.0
+    assert (words, body) == (round(width * 5000 * 256), round(width * 256 * 256))
+    assert head == 0  # stored once
+    other = [child.weight_bytes for child in tree.children if child.name == OTHER_WEIGHTS]
+    copies = 2 * (5000 * 256 + 256 * 256) if conditions.get("precision") == "amp" else 0
+    assert sum(other) == pytest.approx(copies + width * 256, abs=600)
+
+
+def test_copies_of_autocast_are_a_row(tied):
+    def listed(precision):
+        rows = dippm.predict(tied, precision=precision).tree.rows()
+        return [cells[0] for _, cells in rows if cells[0] == OTHER_WEIGHTS]
+
+    assert (listed("fp32"), listed("amp")) == ([], [OTHER_WEIGHTS])

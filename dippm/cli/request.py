@@ -12,8 +12,8 @@ from dippm.cli.output import errors_reported, print_warnings, show, write_files
 from dippm.cli.progress import progress_shown
 
 
-# Conditions that the verifying command cannot measure are not offered.
-@options.conditions("device", "mig", "timer", "autograd", "runtime")
+# What serves is timed as a whole, under torch.no_grad.
+@options.conditions("device", "mig", "timer", "autograd")
 def request(
     model: options.Source,
     slo_ms: SloMs = None,

@@ -76,8 +76,10 @@ class ResourceRequest(Answer):
         return min(100, -(-100 * self.mig.sm_count // self.device.sm_count))
 
     @property
-    def verify(self) -> str:
-        """Command that checks the prediction, to be run on the place."""
+    def verify(self) -> str | None:
+        """Command that checks the prediction, to be run on the place; None as `absent` says."""
+        if self.absent:
+            return None
         c = self.prediction.conditions
         words = ["dippm", "measure", self.model, "--batch", str(c.batch)]
         words += ["--input", self.input] if self.input else []
@@ -85,6 +87,17 @@ class ResourceRequest(Answer):
         words += ["--phase", c.phase] if c.phase != "inference" else []
         words += ["--channels-last"] if c.channels_last else []
         return shlex.join([*words, "--compare"])
+
+    @property
+    def absent(self) -> Mapping[str, str]:
+        """Reason why there is no command that checks the prediction, as "verify"; {} if there is.
+
+        `dippm measure` runs PyTorch; the place of an engine is checked by the engine's own tools.
+        """
+        runtime = self.prediction.conditions.runtime
+        if runtime == "pytorch":
+            return {}
+        return {"verify": f"dippm measure runs PyTorch, and the request is for {runtime}"}
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -96,7 +109,7 @@ class ResourceRequest(Answer):
             "model-digest": self.digest,
             "checkpoint": provenance.checkpoint,
             "checkpoint-sha256": provenance.sha256,
-            "conditions": f"batch {c.batch}, {c.precision}, {c.mode}, {c.phase}",
+            "conditions": f"batch {c.batch}, {c.precision}, {c.execution.engine}, {c.phase}",
             "place": self.place,
             "memory-mb": f"{_interval(p, 'memory_mb')}, at 99 % up to {show(self.memory_bound_mb)}",
             "latency-ms": _interval(p, "latency_ms"),
@@ -135,6 +148,7 @@ class ResourceRequest(Answer):
             "verify": self.verify,
             "annotations": self.annotations,
             "notes": list(self.notes),
+            "absent": dict(self.absent),
             "rows": self.rows(),
             "prediction": self.prediction.to_dict(),
         }
@@ -143,7 +157,8 @@ class ResourceRequest(Answer):
         slo = self._slo_words()
         lines = [f" {self.place}", *([f" {slo}"] if slo else [])]
         lines.append(f" needs up to {show(self.memory_bound_mb)} MB at 99 %")
-        return printable("\n".join([*lines, f" verify: {self.verify}"]), keep="\n")
+        check = self.verify or f"no command: {self.absent['verify']}"
+        return printable("\n".join([*lines, f" verify: {check}"]), keep="\n")
 
     def _slo_words(self) -> str | None:
         if self.slo_ms is None or self.probability is None:

@@ -19,7 +19,7 @@ from dippm.decide.choice.infeasible import round_up
 from dippm.decide.choice.probability import log_sd
 from dippm.decide.scheduling.request import ResourceRequest
 from dippm.devices import Device, all_devices
-from dippm.errors import ConditionsError, ConstraintError, NothingFeasibleError, shortened
+from dippm.errors import ConditionsError, ConstraintError, NothingFeasibleError
 from dippm.estimate.options import ChoiceOptions, question
 from dippm.estimate.place import DEFAULT_DEVICE, DeviceLike, device_of
 from dippm.model.frontends import cache, named
@@ -60,7 +60,7 @@ def request_resources(
     Raises:
         NothingFeasibleError: if no place suffices; its `choice` has every row.
         ConstraintError: if a limit or the probability is not valid.
-        ConditionsError: if a device is not an NVIDIA GPU, or an engine is requested.
+        ConditionsError: if a device is not an NVIDIA GPU.
         DippmError: as `dippm.choose` does.
     """
     if not (is_finite(probability) and 0 < probability < 1):
@@ -72,13 +72,6 @@ def request_resources(
         raise ConstraintError(
             f"slo_ms is {slo_ms!r}, which nothing can hold to",
             "Give a number above 0, in ms: slo_ms=20; or leave it out.",
-        )
-    runtime = options.get("runtime", "pytorch")
-    if str(runtime).casefold() not in ("pytorch", "torch"):
-        raise ConditionsError(
-            "a request names the command that verifies it, and none runs "
-            f"{shortened(str(runtime))}",
-            "Ask for runtime=pytorch; `choose` ranks places for an engine.",
         )
     answer = choose(
         source,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from itertools import pairwise
 from math import exp
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import dippm
 from dataset.measured.nodes import GraphBuilder
+from dippm.cli.app import app
 from dippm.decide.exploration.space import Space
 from dippm.devices import find
-from dippm.errors import ConditionsError, UnsupportedPrecisionError
+from dippm.errors import ConditionsError, NothingFeasibleError, UnsupportedPrecisionError
 from dippm.estimate import pretrained
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
@@ -294,7 +298,44 @@ def test_products_that_gpus_share_are_refused(linear: torch.nn.Module) -> None:
         dippm.parallelize(linear, gpus=2, strategy="tensor", device="A100", **ASKED)
 
 
-def test_a_request_whose_command_nobody_could_run_is_refused(linear: torch.nn.Module) -> None:
-    with pytest.raises(ConditionsError, match="none runs tensorrt") as error:
-        dippm.request_resources(linear, devices="A100", **ASKED)
-    assert "`choose` ranks" in error.value.hint
+def test_a_request_for_an_engine_says_why_no_command_checks_it(linear: torch.nn.Module) -> None:
+    found = dippm.request_resources(linear, devices="A100", **ASKED)
+    assert found.prediction.conditions.runtime == "tensorrt"
+    assert found.verify is None
+    assert "dippm.io/verify" not in found.annotations
+    assert "tensorrt" in found.annotations["dippm.io/conditions"]
+    document = found.to_dict()
+    assert document["verify"] is None
+    assert "runs PyTorch" in document["absent"]["verify"]
+    assert "no command: dippm measure runs PyTorch" in str(found)
+    assert dippm.request_resources(linear, devices="A100", input="64").absent == {}
+
+
+def test_a_difference_takes_a_runtime_for_either_side(linear: torch.nn.Module) -> None:
+    found = dippm.diff(
+        linear, device="T4", input="64", precision="fp16", runtime=("pytorch", "trt")
+    )
+    assert found.changed == {"runtime": ("pytorch", "tensorrt")}
+    sides = [side.prediction.conditions.runtime for side in (found.before, found.after)]
+    assert sides == ["pytorch", "tensorrt"]
+    assert sum(row.change_ms for row in found.changes()) == pytest.approx(found.change_ms)
+    alone = dippm.predict(linear, device="T4", **ASKED)
+    assert found.after.latency_ms == pytest.approx(alone.latency_ms)
+
+
+def test_an_operator_that_an_engine_does_not_take_is_refused_everywhere() -> None:
+    graph = with_operator("fft")
+    with pytest.raises(ConditionsError, match="no layer for fft ×1"):
+        dippm.diff(graph, precision="fp16", runtime=("pytorch", "tensorrt"))
+    with pytest.raises(NothingFeasibleError, match="no layer for fft ×1"):  # as `choose`
+        dippm.request_resources(graph, precision="fp16", runtime="tensorrt")
+
+
+def test_commands_of_a_difference_and_a_request_take_a_runtime(onnx_file: Path) -> None:
+    asked = [str(onnx_file), "--precision", "fp16", "--quiet", "--json"]
+    found = CliRunner().invoke(app, ["diff", *asked, "--runtime", "pytorch,tensorrt"])
+    assert json.loads(found.stdout)["changed"] == {"runtime": ["pytorch", "tensorrt"]}
+    found = CliRunner().invoke(app, ["request", *asked, "--runtime", "tensorrt"])
+    document = json.loads(found.stdout)
+    assert document["prediction"]["conditions"]["runtime"] == "tensorrt"
+    assert document["verify"] is None

@@ -153,6 +153,15 @@ class Client:
 
     def compare(self, models: Iterable[Model], **question: Any) -> Document:
         """Compare models, see `dippm.compare`; files are uploaded and kept until the answer."""
+        return self._ask_about_several("compare", models, question)
+
+    def share(self, models: Iterable[Model], **question: Any) -> Document:
+        """Predict processes that share one GPU, see `dippm.share`; files as in `compare`."""
+        return self._ask_about_several("share", models, question)
+
+    def _ask_about_several(
+        self, kind: str, models: Iterable[Model], question: Mapping[str, Any]
+    ) -> Document:
         kept: list[str] = []
         given: list[Any] = []
         try:
@@ -162,7 +171,7 @@ class Client:
                     continue
                 kept.append(self.upload(model)["sha256"])
                 given.append({"sha256": kept[-1]})
-            return self._asked("compare", {"models": given, **question})
+            return self._asked(kind, {"models": given, **question})
         finally:
             for sha256 in dict.fromkeys(kept):
                 self.forget(sha256)

@@ -63,7 +63,7 @@ def _prepare() -> None:
     """Import common libraries, and load the default checkpoint."""
     with contextlib.suppress(DippmError):
         from dippm import api
-        from dippm.decide import choice, scheduling  # noqa: F401
+        from dippm.decide import choice, scheduling, sharing  # noqa: F401
 
         api.load()
 
@@ -227,6 +227,13 @@ def _compare(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return "compare", api.compare(cases, **arguments, **question["limits"]).to_dict()
 
 
+def _share(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    from dippm.decide.sharing import share
+
+    models = [_source(one) for one in question["sources"]]
+    return "share", share(models, **question["arguments"], **question["limits"]).to_dict()
+
+
 VERBS: dict[str, Callable[[Mapping[str, Any]], tuple[str, dict[str, Any]]]] = {
     "predict": _predict,
     "fit": _fit,
@@ -234,6 +241,7 @@ VERBS: dict[str, Callable[[Mapping[str, Any]], tuple[str, dict[str, Any]]]] = {
     "slice": _slice,
     "request": _request,
     "compare": _compare,
+    "share": _share,
 }
 
 

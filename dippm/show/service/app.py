@@ -46,7 +46,6 @@ from dippm.show.service.metrics import CONTENT_TYPE
 from dippm.show.service.questions import (
     QUESTIONS,
     SHA256,
-    Compare,
     Conditions,
     KeptModel,
     read_question,
@@ -75,6 +74,7 @@ SUMMARIES = {
     "slice": "The smallest MIG slice that will do",
     "request": "What a scheduler is asked for",
     "compare": "Several models, GPUs, slices, precisions and batches",
+    "share": "Processes that share one GPU, and what each does to the others",
 }
 
 
@@ -278,7 +278,7 @@ async def _ask(service: Service, name: str, request: Request) -> Response:
         text = await _small_body(request, JSON_BYTES)
         question = read_question(kind, text)
         found = await run_in_threadpool(service.find_models, question)
-    elif content_type in FILE_TYPES and name != "compare":
+    elif content_type in FILE_TYPES and _is_of_one_model(kind):
         question = _in_address(kind, request)
         service.check_room(client)
         found = [service.uploaded(await _receive(service, request))]
@@ -574,9 +574,14 @@ def _body_of(question: type[Conditions]) -> dict[str, Any]:
     """Return the OpenAPI description of a body: the question, or the file."""
     schema = {"$ref": f"#/components/schemas/{question.__name__}"}
     content = {"application/json": {"schema": schema}}
-    if question is not Compare:
+    if _is_of_one_model(question):
         content |= _FILE_BODY["requestBody"]["content"]
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _is_of_one_model(question: type[Conditions]) -> bool:
+    """Return whether the body of a question can be the model file itself."""
+    return "model" in question.model_fields
 
 
 def _responses(name: str) -> dict[int | str, dict[str, Any]]:

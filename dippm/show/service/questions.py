@@ -211,9 +211,25 @@ class Compare(Conditions):
         return self
 
 
-Kind = Literal["predict", "fit", "choose", "slice", "request", "compare"]
+class Share(Conditions):
+    """Processes that share one GPU, see `dippm.share`."""
+
+    NAME: ClassVar[str] = "share"
+    models: Annotated[list[ModelRef], Field(min_length=1, max_length=MOST_MODELS)]
+    device: Name = "A100"
+    batch: Batch | Annotated[list[Batch], Field(min_length=1, max_length=MOST_MODELS)] = 1
+    mig: Name | None = None
+    precision: Text = "fp32"
+    sharing: Text = "mps"
+    percentages: Annotated[list[Number], Field(max_length=MOST_MODELS)] | None = None
+    slices: Annotated[list[Name], Field(max_length=MOST_MODELS)] | None = None
+    copies: Annotated[int, Field(ge=1, le=MOST_MODELS)] = 1
+
+
+Kind = Literal["predict", "fit", "choose", "slice", "request", "compare", "share"]
 QUESTIONS: dict[str, type[Conditions]] = {
-    question.NAME: question for question in (Predict, Fit, Choose, Slice, ForScheduler, Compare)
+    question.NAME: question
+    for question in (Predict, Fit, Choose, Slice, ForScheduler, Compare, Share)
 }
 
 

@@ -374,6 +374,7 @@ def options_document(settings: Settings) -> dict[str, Any]:
     from dippm.decide.choice.contender import BY
     from dippm.decide.choice.limits import SLO_AT
     from dippm.decide.scheduling import all_formats
+    from dippm.decide.sharing.ways import WAYS
     from dippm.devices import all_hosts
     from dippm.estimate.conditions import (
         ATTENTIONS,
@@ -407,6 +408,7 @@ def options_document(settings: Settings) -> dict[str, Any]:
         "software": list(SOFTWARE_CLASSES),
         "rankings": list(BY),
         "slo_at": list(SLO_AT),
+        "sharing": list(WAYS),
         "hosts": [host.name for host in all_hosts()],
         "checkpoints": [
             {"name": one.name, "version": one.version, "default": one.name == DEFAULT}

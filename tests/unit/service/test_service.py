@@ -58,12 +58,15 @@ def test_an_answer_is_that_of_the_package(client, net):
         ("choose", {"devices": "T4", "by": "cost", "prices": {"T4": 0.5}}, "choose"),
         ("slice", {"slo_ms": 50}, "mig"),
         ("request", {"slo_ms": 50, "format": "dra"}, "request"),
+        ("request", {"precision": "fp16", "runtime": "tensorrt"}, "request"),
         ("compare", {"device": ["A100", "T4"], "batch": [1, 2]}, "compare"),
+        ("share", {"sharing": "mps", "percentages": [50, 50], "batch": [1, 8]}, "share"),
     ],
 )
 def test_each_question_has_a_document_of_its_schema(service, kind, fields, name):
     model = {"path": "net.onnx"}
-    named = {"models": [model, {"path": "bad.onnx"}]} if kind == "compare" else {"model": model}
+    several = {"compare": [model, {"path": "bad.onnx"}], "share": [model, model]}
+    named = {"models": several[kind]} if kind in several else {"model": model}
     status, _, found = question(service, kind, {**named, **fields})
     assert status == 200, found
     assert found["schema"] == f"dippm.{name}/1"
@@ -143,6 +146,46 @@ def test_several_files_are_compared_and_none_stays(service, client, root):
     assert len(rows) == 3
     metrics = client.metrics()
     assert "dippm_uploads_bytes 0\n" in metrics
+
+
+def test_a_shared_gpu_is_that_of_the_package(client, net):
+    asked = {"device": "A100", "batch": [8, 16], "sharing": "mps"}
+    found = client.share([net, {"path": "net.onnx"}], **asked)
+    Draft202012Validator(SCHEMAS).validate(found)
+    assert found.pop("schema") == "dippm.share/1"
+    assert found == json.loads(json.dumps(dippm.share([net, net], **asked).to_dict()))
+    assert "dippm_uploads_bytes 0\n" in client.metrics()
+
+
+def test_a_set_that_does_not_fit_is_an_answer(client, net):
+    found = client.share([{"path": "net.onnx"}], copies=40, device="T4")
+    assert found["feasible"] is False
+    assert found["misfits"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"models": []}, "models"),
+        ({"models": [{"path": "net.onnx"}], "copies": 49}, "copies"),
+        ({"models": [{"path": "net.onnx"}], "copies": 0}, "copies"),
+        ({"models": [{"path": "net.onnx"}], "sharing": "turns"}, "turns"),
+        ({"models": [{"path": "net.onnx"}], "percentages": [50, 50]}, "percentages"),
+        ({"models": [{"path": "net.onnx"}], "sharing": "mig", "slices": ["../x"]}, "slices"),
+        ({"models": [{"path": "bad.onnx"}]}, "bad.onnx"),
+        ({"model": {"path": "net.onnx"}}, "models"),
+    ],
+)
+def test_a_set_that_is_none_is_refused(service, fields, words):
+    status, _, found = question(service, "share", fields)
+    assert 400 <= status < 500, found
+    assert words in json.dumps(found)
+
+
+def test_a_set_is_asked_for_in_json_alone(service, net):
+    status, _, found = upload(service, "share", net.read_bytes(), "name=net.onnx&copies=2")
+    assert status == 415
+    assert "application/json" in found["error"]["hint"]
 
 
 def test_a_long_answer_is_a_job_with_stages(service, net):
@@ -354,7 +397,7 @@ def test_the_document_of_the_service_describes_every_question(service):
     status, _, document = ask(service, "GET", "/openapi.json")
     assert status == 200
     assert document["openapi"].startswith("3.1")
-    for kind in ("predict", "compare", "choose", "slice", "fit", "request"):
+    for kind in ("predict", "compare", "choose", "slice", "fit", "request", "share"):
         post = document["paths"][f"/v1/{kind}"]["post"]
         assert {"200", "202", "401", "413", "415", "422", "429"} <= set(post["responses"])
         assert "application/json" in post["requestBody"]["content"]

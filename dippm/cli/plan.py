@@ -140,19 +140,32 @@ def carry_out(file: Path, terms: PlanOptions, *, as_json: bool, quiet: bool) -> 
 def show_what_would_be_run(
     file: Path, terms: PlanOptions, assumed: AssumedBoards | None, *, as_json: bool
 ) -> None:
-    """Check a plan and show its commands, for the GPUs of this machine or assumed ones."""
+    """Check a plan and show its commands, for the GPUs of this machine or assumed ones.
+
+    Also what rows that share a GPU do to each other, as far as it is known.
+    """
+    from dippm.runs.plans.predicted import predict_shared_rows
     from dippm.runs.plans.scheduler import choose
     from dippm.runs.plans.table import read_plan
     from dippm.show.report.console import console
-    from dippm.show.report.plans import commands_table, plan_document
+    from dippm.show.report.plans import (
+        commands_table,
+        plan_document,
+        predicted_document,
+        predicted_lines,
+    )
 
     found = read_plan(file)
     chosen = choose(found, terms, _PlanProgress(as_json=as_json, quiet=False), assumed)
     numbers = [row.number for _, rows in chosen for row in rows]
+    predicted = predict_shared_rows(chosen, found.path.parent, assumed)
     if as_json:
-        print_json("plan", {**plan_document(found), "to_run": numbers})
+        sets = [predicted_document(one) for one in predicted]
+        print_json("plan", {**plan_document(found), "to_run": numbers, "predicted": sets})
     elif numbers:
         console().print(commands_table(found, chosen))
+        for line in predicted_lines(predicted):
+            say(line)
     else:
         say("nothing is left to do")
 

@@ -55,20 +55,22 @@ def predict_slowdowns(runs: Sequence[StoredRun]) -> Mapping[str, PredictedSlowdo
     if len(devices) > 1 or any(other != shared[0] for other in shared):
         return "the predictions beside the runs are of different conditions"
     try:
-        how = _sharing(runs)
+        how = share_options([_word(run) for run in runs])
         found = _predict(known, conditions, {**shared[0], "device": devices.pop()}, how)
     except DippmError as error:
         return error.message
     return {run.uuid: one for run, one in zip(runs, found, strict=True)}
 
 
-def _sharing(runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """Return the way of sharing of the runs as arguments of `dippm.share`.
+def share_options(words: Sequence[str]) -> dict[str, Any]:
+    """Return how runs share a GPU as arguments of `dippm.share`.
+
+    Args:
+        words: way of sharing of each run, see `Sharing.parse`.
 
     Raises:
         CollocationError: if the ways of sharing differ or are unknown.
     """
-    words = [_word(run) for run in runs]
     ways = [Sharing.parse(word) for word in words]
     kinds = {way.kind for way in ways}
     if len(kinds) > 1:

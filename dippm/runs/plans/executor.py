@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from dippm.errors import DippmError
 from dippm.runs.colocation import Seat, seated
@@ -64,9 +65,11 @@ class WorkloadExecutor:
         self._asked, self._ask_again = 0, float("inf")
         self._passed = False
         self._began = 0.0
+        self._predictions: dict[int, Mapping[str, Any]] = {}
 
     def run(self) -> tuple[int, ...]:
         """Execute the workload; return the numbers of the rows that were started."""
+        self._predict_rows()
         with ExitStack() as undone, self._selector:
             try:
                 seats = self._allocate_seats(undone)
@@ -76,6 +79,19 @@ class WorkloadExecutor:
             if not self._interrupts.count:
                 self._execute(seats)
         return tuple(one.row.number for one in self._running) if self._passed else ()
+
+    def _predict_rows(self) -> None:
+        """Predict the rows that name their model, before anything runs beside it."""
+        for row in self._rows:
+            if not row.model or self._interrupts.count:
+                continue
+            from dippm.runs.plans.predicted import predict_row
+
+            try:
+                folder = self._plan.parent if self._plan else None
+                self._predictions[row.number] = predict_row(row, folder)
+            except DippmError as error:
+                self._observer.say(f"row {row.number} is not predicted: {error.message}")
 
     def _allocate_seats(self, undone: ExitStack) -> dict[int, Seat]:
         """Return the seat of each row by number; rows of the same devices share them."""
@@ -133,7 +149,7 @@ class WorkloadExecutor:
             hz=self._options.hz,
             store=self._options.store,
             timeout_s=self._options.timeout_s,
-        )
+        )._replace(prediction=self._predictions.get(row.number))
         letter = self._workload.letters[self._workload.rows.index(row)]
         environment = environment_of(seat.environment, self._group, os.environ)
         self._journal.write(row=row.number)

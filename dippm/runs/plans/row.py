@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dippm.errors import PlanError, shortened
+from dippm.base.written import whole_number
+from dippm.errors import PlanError, UnknownNameError, shortened
 from dippm.runs.colocation import Sharing
 from dippm.runs.plans.status import Status, read_status
 
@@ -24,6 +25,10 @@ COLUMNS = (
     "Params",
 )
 """Columns of radT's plans; Name may be missing."""
+OWN_COLUMNS = ("Model",)
+"""Columns that radT's plans do not have; each may be missing."""
+MODEL_OPTIONS = ("batch", "input", "precision", "mode", "device")
+"""Conditions of a row's model, as `dippm predict` takes them."""
 
 NOTHING = ("", "-", "none", "nan")
 LONGEST_PARAMS = 128 << 10
@@ -47,6 +52,8 @@ class PlanRow(NamedTuple):
         file: a Python file, or a command with its first words.
         listeners: names of listeners, radT's or ours.
         params: arguments as written in the plan.
+        model: the model that it runs and its conditions as written in the plan, see `model_of`; ""
+            if it is not known.
     """
 
     number: int
@@ -60,6 +67,7 @@ class PlanRow(NamedTuple):
     file: str = ""
     listeners: tuple[str, ...] = ()
     params: str = ""
+    model: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -84,6 +92,9 @@ def read_row(number: int, cells: Mapping[str, str]) -> PlanRow:
     if not given.get("File"):
         raise PlanError("the cell File is empty", "Name a Python file or a command.")
     words_of(given.get("Params", ""))
+    model = "" if given.get("Model", "").casefold() in NOTHING else given["Model"]
+    if model:
+        model_of(model)
     return PlanRow(
         number,
         given.get("Experiment", "") or "0",
@@ -96,6 +107,7 @@ def read_row(number: int, cells: Mapping[str, str]) -> PlanRow:
         given["File"],
         read_listeners(given.get("Listeners", "")),
         given.get("Params", ""),
+        model,
     )
 
 
@@ -159,6 +171,34 @@ def words_of(params: str) -> tuple[str, ...]:
     except ValueError as error:
         what = f"Params {shortened(repr(params))} cannot be split: {error}"
         raise PlanError(what, "Close the quote.") from None
+
+
+def model_of(cell: str) -> tuple[str, dict[str, Any]]:
+    """Return path or name of the model in a cell Model, and the conditions of its prediction.
+
+    Raises:
+        PlanError: if what follows the model are not options with a value each, or a batch is no
+            number.
+        UnknownNameError: if an option is not one of `MODEL_OPTIONS`.
+    """
+    model, *words = words_of(cell) or ("",)
+    names, values = words[::2], words[1::2]
+    if len(names) != len(values) or not all(name.startswith("--") for name in names) or not model:
+        hint = "Write it as for `dippm predict`: net.onnx --batch 8 --precision fp16."
+        raise PlanError(f"Model {shortened(repr(cell))} is no model with its conditions", hint)
+    found: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        if name.removeprefix("--") not in MODEL_OPTIONS:
+            options = [f"--{option}" for option in MODEL_OPTIONS]
+            raise UnknownNameError.of("option of a model", name, options)
+        found[name.removeprefix("--")] = value
+    if "batch" in found:
+        try:
+            found["batch"] = whole_number(found["batch"])
+        except ValueError:
+            what = f"the batch of Model is {shortened(repr(found['batch']))}"
+            raise PlanError(what, "Give a whole number.") from None
+    return model, found
 
 
 def as_options(words: tuple[str, ...]) -> tuple[str, ...]:

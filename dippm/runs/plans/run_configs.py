@@ -38,13 +38,13 @@ def resolve_command(
     Raises:
         PlanError: if there is no such file or program, or if it is a plan.
     """
-    words = [file] if whole or _find_file(file, plan_folder) else shlex.split(file)
+    words = [file] if whole or find_file(file, plan_folder) else shlex.split(file)
     if os.sep not in words[0] and not words[0].endswith(".py") and shutil.which(words[0]):
         return (*words, *arguments)  # as in a shell, programs take precedence over files
     if is_plan(words[0]):
         hint = "Give each plan to `dippm plan run` alone: a plan of plans could run itself."
         raise PlanError(f"{words[0]} is a plan, and a row runs a program", hint)
-    found = _find_file(words[0], plan_folder)
+    found = find_file(words[0], plan_folder)
     if found is None:
         hint = "Paths start in the current folder, or beside the plan."
         raise PlanError(f"there is no {words[0]}", hint)
@@ -126,7 +126,7 @@ def runs_beside(workload: Workload, row: PlanRow) -> list[str]:
     ]
 
 
-def _find_file(name: str, plan_folder: Path | None) -> Path | None:
+def find_file(name: str, plan_folder: Path | None) -> Path | None:
     """Return the path of a file, None if it does not exist."""
     path = Path(name)
     if path.is_file():

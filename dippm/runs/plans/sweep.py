@@ -33,6 +33,7 @@ FIELDS = (
     "devices",
     "listeners",
     "file",
+    "model",
     "method",
     "parameters",
     "runs",
@@ -69,7 +70,7 @@ def read_sweep(data: bytes) -> tuple[PlanRow, ...]:
     axes = _axes(held.get("parameters"))
     found = _grid(axes, held) if method == "grid" else _random(axes, held)
     before = _noted_by_radt(held.get("status"))
-    cells = {name.title(): _text(name, held.get(name, "")) for name in FIELDS[:6]}
+    cells = {name.title(): _text(name, held.get(name, "")) for name in FIELDS[:7]}
     rows, size = [], 0
     for number, values in enumerate(found, 1):
         plain = " ".join(f"--{name} {value}" for name, value in values.items())
@@ -93,7 +94,7 @@ def _document(data: bytes) -> dict[Any, Any]:
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise PlanError(f"it is no YAML: {error}", "Mend the line that it names.") from error
     if not isinstance(held, dict):
-        raise PlanError("it is no YAML mapping", f"Its fields are {', '.join(FIELDS[:10])}.")
+        raise PlanError("it is no YAML mapping", f"Its fields are {', '.join(FIELDS[:11])}.")
     return held
 
 

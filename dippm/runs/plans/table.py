@@ -10,7 +10,7 @@ from pathlib import Path
 from dippm.errors import DippmError, PlanError, UnknownNameError
 from dippm.runs.plans.cells import Record, Slots, quoted, records
 from dippm.runs.plans.plan import TABLES, Plan, is_plan
-from dippm.runs.plans.row import COLUMNS, PlanRow, read_row
+from dippm.runs.plans.row import COLUMNS, OWN_COLUMNS, PlanRow, read_row
 from dippm.runs.plans.sweep import read_sweep
 from dippm.runs.plans.workload import device_of
 
@@ -46,7 +46,9 @@ def read_table(data: bytes) -> tuple[tuple[PlanRow, ...], dict[int, Slots]]:
 
 def write_table(rows: Iterable[PlanRow]) -> bytes:
     """Return a table that `read_table` turns into these rows."""
-    lines = [",".join(COLUMNS)]
+    rows = list(rows)
+    own = OWN_COLUMNS if any(row.model for row in rows) else ()
+    lines = [",".join((*COLUMNS, *own))]
     for row in rows:
         cells = (
             row.experiment,
@@ -59,6 +61,7 @@ def write_table(rows: Iterable[PlanRow]) -> bytes:
             row.file,
             "+".join(row.listeners),
             row.params,
+            *[row.model] * bool(own),
         )
         lines.append(",".join(map(quoted, cells)))
     return "".join(f"{line}\n" for line in lines).encode()
@@ -85,11 +88,12 @@ def _columns(header: Record) -> list[str]:
     given = [cell.text.strip() for cell in header.cells]
     if len(given) == 1:  # copied from a slide or page, where commas get lost
         given = given[0].split()
-    folded = {name.casefold(): name for name in COLUMNS}
+    every = (*COLUMNS, *OWN_COLUMNS)
+    folded = {name.casefold(): name for name in every}
     names = []
     for name in given:
         if name.casefold() not in folded:
-            raise UnknownNameError.of("column", name, COLUMNS)
+            raise UnknownNameError.of("column", name, every)
         names.append(folded[name.casefold()])
     missing = [name for name in NEEDED if name not in names]
     if missing:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -18,6 +18,10 @@ from dippm.runs.plans.run_configs import arguments_of, resolve_command
 from dippm.runs.plans.scheduler import Chosen
 from dippm.runs.plans.status import WORDS
 from dippm.runs.plans.workload import workloads
+
+if TYPE_CHECKING:
+    from dippm.estimate.models.targets import Interval
+    from dippm.runs.plans.predicted import PredictedRows
 
 SHORT = 8
 """Characters of a uuid that `dippm runs` shows."""
@@ -94,7 +98,60 @@ def row_document(row: PlanRow) -> dict[str, Any]:
         "file": row.file,
         "listeners": list(row.listeners),
         "params": row.params,
+        "model": row.model,
     }
+
+
+def predicted_lines(sets: Iterable[PredictedRows]) -> Iterator[str]:
+    """Yield what the rows that share a GPU do to each other, or why it is not known."""
+    for found in sets:
+        devices = dict.fromkeys(device for row in found.rows for device in row.devices)
+        where = f"workload {found.workload.experiment}/{found.workload.name} on {'+'.join(devices)}"
+        if found.shared is None:
+            yield printable(f"{where} is not predicted: {found.reason}")
+            continue
+        yield printable(
+            f"{where}, {found.shared.device.name} by {found.shared.sharing}, predicted:"
+        )
+        for row, one in zip(found.rows, found.shared.processes, strict=True):
+            letter = found.workload.letters[found.workload.rows.index(row)]
+            yield printable(
+                f" {letter:<16} {_with_range(one.latency_ms, one.latency)} ms, "
+                f"× {_with_range(one.slowdown, one.slowdown_range)}"
+            )
+        yield from (printable(f"   bounds: {why}") for why in [found.shared.why_bounds] if why)
+        yield from (f"   will not fit: {printable(why)}" for why in found.shared.misfits)
+
+
+def predicted_document(found: PredictedRows) -> dict[str, Any]:
+    """Return the prediction of rows that share a GPU as JSON."""
+    processes = found.shared.processes if found.shared else ()
+    return {
+        "experiment": found.workload.experiment,
+        "workload": found.workload.name,
+        "device": found.shared and found.shared.device.name,
+        "sharing": found.shared and found.shared.sharing,
+        "rows": [row.number for row in found.rows],
+        "feasible": found.shared and found.shared.feasible,
+        "why_bounds": (found.shared and found.shared.why_bounds) or None,
+        "processes": [
+            {
+                "row": row.number,
+                "latency_ms": one.latency_ms,
+                "latency_ms_low": one.latency.low,
+                "latency_ms_high": one.latency.high,
+                "slowdown": one.slowdown,
+                "slowdown_low": one.slowdown_range.low,
+                "slowdown_high": one.slowdown_range.high,
+            }
+            for row, one in zip(found.rows, processes, strict=False)
+        ],
+        "reason": found.reason or None,
+    }
+
+
+def _with_range(value: float, interval: Interval) -> str:
+    return f"{show(value)} ({show(interval.low)} – {show(interval.high)})"
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

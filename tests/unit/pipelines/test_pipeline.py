@@ -156,6 +156,8 @@ def test_a_stage_has_its_own_precision(stages):
     whole = dippm.Pipeline("p", (stages[0], last), "fp16")
     found = dippm.pipeline(whole, device="A100")
     assert [s.prediction.conditions.precision for s in found.stages] == ["fp16", "fp32"]
+    for stage in found.stages:  # of its tree as in memory
+        assert stage.tree.weight_bytes / 2**20 == pytest.approx(stage.weights_mb, abs=1e-5)
     other = dippm.pipeline(whole, device="A100", precision="bf16")
     assert [s.prediction.conditions.precision for s in other.stages] == ["bf16", "fp32"]
 

@@ -8,6 +8,7 @@ import pytest
 
 import dippm
 from dippm import devices
+from dippm.decide.explanation.explanation import Explanation
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.targets import Estimate, Estimates, Interval, MemoryParts, OperatorCost
 from dippm.estimate.module_tree import HOST, MAX_DEPTH, OTHER_WEIGHTS, ModuleCost, module_tree
@@ -233,6 +234,9 @@ def test_weights_of_modules_add_up_to_those_in_memory(tied, conditions, width):
     other = [child.weight_bytes for child in tree.children if child.name == OTHER_WEIGHTS]
     copies = 2 * (5000 * 256 + 256 * 256) if conditions.get("precision") == "amp" else 0
     assert sum(other) == pytest.approx(copies + width * 256, abs=600)
+    explained = Explanation.of(answer).memory()
+    assert explained["weights of operators"] * 2**20 == pytest.approx(words + body, abs=2)
+    assert explained["other weights"] * 2**20 == pytest.approx(sum(other), abs=8)
 
 
 def test_copies_of_autocast_are_a_row(tied):

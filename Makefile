@@ -60,8 +60,8 @@ benchmark:
 docs: setup-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 
-# Continuous integration runs one of these after the tests, and more where there is time: .ci/run.
-NIGHTLY := docs hostile package services zoo
+# Continuous integration runs two of these after the tests, and more where there is time: .ci/run.
+NIGHTLY := answers docs frontends hostile package processes services zoo
 
 nightly: setup-test
 	$(PYTEST) -m nightly

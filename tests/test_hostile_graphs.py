@@ -16,6 +16,7 @@ from dippm.errors import ConversionError, ModelFileError
 from dippm.model import convert as reading
 from dippm.model import frontends, graph
 from dippm.model.graph import builder, lifetimes
+from tests.samples import sampled
 from tests.test_hostile import refused
 from tests.unit.graph.sketch import Sketch
 
@@ -201,7 +202,11 @@ class NoHash(Dense):
 
 
 @pytest.mark.parametrize(
-    "kind", [Exits, HidesItsConfig, Text, Nothing, HoldsItself, IsInItsResult, NoHash]
+    "kind",
+    sampled(
+        [Exits, HidesItsConfig, Text, Nothing, HoldsItself, IsInItsResult, NoHash],
+        pytest.mark.nightly(part="hostile"),
+    ),
 )
 def test_modules_against_all_expectation(kind):
     with pytest.raises(ConversionError) as caught:

@@ -173,7 +173,7 @@ print(len(modules))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="processes")
 def test_public_names_stay_what_they_are_when_every_module_is_imported():
     assert int(python(EVERY_MODULE).split()[-1]) > 600
 

@@ -22,6 +22,7 @@ Differences that are real, so that the twins or the comparison leave them out:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,16 @@ ROUTES = [
     pytest.param("savedmodel", marks=pytest.mark.tensorflow),
     pytest.param("paddle", marks=pytest.mark.paddle),
 ]
+FURTHER = pytest.mark.nightly(part="frontends")
+SAMPLE = ("encoder", "mobilenet")
+"""Twins that every route converts in `make test`: attention and convolutions."""
+
+
+def twins(*names: str) -> list[Any]:
+    """Return names of twins as parameters, those beside the sample for the night."""
+    return [name if name in SAMPLE else pytest.param(name, marks=FURTHER) for name in names]
+
+
 GMACS = {"resnet50": 4.089, "densenet121": 2.834, "vgg16": 15.470}
 
 Convert = Callable[..., ModelGraph]
@@ -91,7 +102,7 @@ def weight_bytes(graph: ModelGraph) -> int:
     return sum(node.param_bytes for node in graph.nodes)
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", twins(*TWINS))
 @pytest.mark.parametrize("route", ROUTES)
 def test_twins_agree_with_pytorch(convert: Convert, route: str, name: str):
     expected, found = convert("pytorch", name), convert(route, name)
@@ -101,7 +112,7 @@ def test_twins_agree_with_pytorch(convert: Convert, route: str, name: str):
     assert not found.unknown_ops
 
 
-@pytest.mark.parametrize("name", CNNS)
+@pytest.mark.parametrize("name", twins(*CNNS))
 @pytest.mark.parametrize("route", [*ROUTES[:2], ROUTES[-1]])
 def test_channels_first_routes_give_equal_nodes_and_edges(convert: Convert, route: str, name: str):
     expected, found = convert("pytorch", name), convert(route, name)
@@ -118,8 +129,10 @@ def test_twins_cost_what_the_papers_say(convert: Convert, name: str):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("values", ["zeros", "ones"])
-@pytest.mark.parametrize("name", ["lstm", "encoder", "mobilenet"])
+@pytest.mark.parametrize("values", ["zeros", pytest.param("ones", marks=FURTHER)])
+@pytest.mark.parametrize(
+    "name", ["mobilenet", *(pytest.param(n, marks=FURTHER) for n in ("lstm", "encoder"))]
+)
 def test_weight_values_leave_no_trace(convert: Convert, route: str, name: str, values: str):
     expected, found = convert(route, name), convert(route, name, values)
     assert found.nodes == expected.nodes

@@ -14,6 +14,7 @@ from dippm.model.frontends.torch import script_paths
 from dippm.model.graph import ModelGraph, build
 from tests.frontends.test_parity import input_shape
 from tests.frontends.twins.writers import Writers
+from tests.samples import sampled
 
 SHAPE = (3, 16, 16)
 
@@ -88,7 +89,9 @@ def scripted(net: nn.Module, compiler: str) -> torch.jit.ScriptModule:
         return torch.jit.script(net)
 
 
-@pytest.mark.parametrize("compiler", ["script", "trace"])
+@pytest.mark.parametrize(
+    "compiler", sampled(["script", "trace"], pytest.mark.nightly(part="frontends"))
+)
 def test_torchscript_has_the_paths_of_its_source(tmp_path: Path, compiler: str):
     net = Net().eval()
     scripted(net, compiler).save(str(tmp_path / "net.pt"))
@@ -138,7 +141,7 @@ def test_in_place_updates_of_slices_keep_paths():
     assert paths(graph, "tanh") == ["1"]
 
 
-@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("dynamo", sampled([False, True], pytest.mark.nightly(part="frontends")))
 def test_onnx_of_either_exporter(tmp_path: Path, dynamo: bool):
     file = str(tmp_path / "net.onnx")
     with warnings.catch_warnings():
@@ -165,7 +168,9 @@ def test_a_name_of_any_length_stays_readable(tmp_path: Path, onnx_file: Path):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("route", ["keras", "savedmodel"])
+@pytest.mark.parametrize(
+    "route", sampled(["keras", "savedmodel"], pytest.mark.nightly(part="frontends"))
+)
 def test_keras_layers(writers: Writers, tmp_path: Path, route: str):
     file = writers.write(tmp_path, route, "lstm", "random")
     graph = build(load(file, input_shape(route, "lstm"), cache=False, timeout_s=400))

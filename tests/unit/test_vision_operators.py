@@ -22,13 +22,16 @@ def run(code):
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("library", ["torchvision", "timm"])
+@pytest.mark.parametrize(
+    "library", ["torchvision", pytest.param("timm", marks=pytest.mark.nightly(part="frontends"))]
+)
 def test_after_dippm_they_import(library):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     assert run(f"import dippm, {library}; print({library}.__name__)") == [library]
 
 
+@pytest.mark.nightly(part="frontends")
 def test_after_dippm_models_of_transformers_import():
     """transformers imports torchvision where a model is named, not before."""
     if importlib.util.find_spec("transformers") is None:
@@ -37,6 +40,7 @@ def test_after_dippm_models_of_transformers_import():
     assert run(f"import dippm; {wanted}; print(model.__name__)") == ["ViTForImageClassification"]
 
 
+@pytest.mark.nightly(part="frontends")
 def test_before_dippm_the_import_fails_and_can_be_repeated():
     code = """
 try:

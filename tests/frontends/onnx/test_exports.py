@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import dippm.model.graph
 from dippm.model.frontends import onnx as route
 from dippm.model.frontends.frontend import InputSpec
+from tests.samples import sampled
 
 EXPORTERS = ["dynamo", "legacy"]
 COMPUTE = ("conv2d", "dense", "batch_matmul", "attention", "lstm", "gru", "max_pool")
@@ -70,7 +71,7 @@ def test_a_small_cnn(export, exporter):
     ).items()
 
 
-@pytest.mark.parametrize("opset", [11, 13, 17, 20])
+@pytest.mark.parametrize("opset", sampled([11, 13, 17, 20], pytest.mark.nightly(part="frontends")))
 def test_opsets(export, opset):
     path = export(SmallCnn(), (torch.zeros(2, 3, 16, 16),), exporter="legacy", opset=opset)
     _, graph = graph_of(path)
@@ -88,7 +89,7 @@ def test_a_fixed_batch_is_rebound(export):
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("exporter", sampled(EXPORTERS, pytest.mark.nightly(part="frontends")))
 def test_recurrent_layers_stay_whole(export, exporter, kind):
     path = export(Recurrent(kind), (torch.zeros(2, 10, 16),), exporter=exporter)
     raw, graph = graph_of(path)

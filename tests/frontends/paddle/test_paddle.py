@@ -16,6 +16,7 @@ import dippm.model.graph
 from dippm.errors import ConversionError, InputShapeError, ModelFileError, ModelNotFoundError
 from dippm.model.frontends import paddle as route
 from dippm.model.frontends.frontend import MARKER_BATCHES
+from tests.samples import sampled
 
 pytestmark = pytest.mark.paddle
 MARKER = MARKER_BATCHES[0]
@@ -178,7 +179,9 @@ def test_an_empty_parameter_file(only_cnn):
         convert(only_cnn / "cnn.json")
 
 
-@pytest.mark.parametrize("keep", [0.1, 0.6, 0.98])
+@pytest.mark.parametrize(
+    "keep", sampled([0.1, 0.6, 0.98], pytest.mark.nightly(part="frontends"), every=3)
+)
 @pytest.mark.parametrize("name", ["cnn.json", "old.pdmodel"])
 def test_a_cut_program(models, tmp_path, name, keep):
     data = (models / name).read_bytes()
@@ -196,7 +199,7 @@ ZOO = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="frontends")
 @pytest.mark.parametrize("name", ZOO)
 def test_vision_models(writers, tmp_path, name):
     writers.write(tmp_path, "paddle", name, "random")

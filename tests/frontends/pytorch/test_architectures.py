@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dippm.model.frontends import pytorch
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.graph import build
+from tests.samples import sampled
 
 IMAGE = (3, 224, 224)
 VISION = {
@@ -28,6 +29,8 @@ VISION = {
     "regnet_y_400mf": None,
 }
 TIMM = ["poolformer_s12", "visformer_small", "swin_tiny_patch4_window7_224", "regnetx_032"]
+
+FURTHER = pytest.mark.nightly(part="frontends")
 
 
 class UNet(nn.Module):
@@ -102,19 +105,20 @@ def check(model, shape, *, counted=None, dtype=torch.float32, device="meta"):
     return raw, graph.at_batch(1)
 
 
-@pytest.mark.parametrize(("name", "macs"), VISION.items())
+@pytest.mark.parametrize(("name", "macs"), sampled(VISION.items(), FURTHER, every=8))
 def test_torchvision(name, macs, vision):
     model = on_meta(lambda: vision.models.get_model(name))
     _, graph = check(model, IMAGE)
     assert macs is None or graph.macs == macs
 
 
-@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize("name", sampled(TIMM, FURTHER))
 def test_timm(name, vision):
     timm = pytest.importorskip("timm")
     check(on_meta(lambda: timm.create_model(name)), IMAGE)
 
 
+@pytest.mark.nightly(part="frontends")
 def test_inception(vision):
     model = on_meta(lambda: vision.models.inception_v3(init_weights=False))
     check(model, (3, 299, 299))
@@ -184,6 +188,7 @@ def test_language_models(name, vision):
     assert graph.histogram()["attention"] == 2
 
 
+@pytest.mark.nightly(part="frontends")
 def test_a_decoder_of_seven_billion_parameters(vision):
     kind, config = language_model(
         "Llama", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32,

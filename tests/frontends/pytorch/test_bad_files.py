@@ -20,6 +20,7 @@ from dippm.model import frontends
 from dippm.model.frontends import pytorch, registry
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.torch.archive import archive_kind, load_pickled
+from tests.samples import sampled
 
 SHAPE = "3,32,32"
 
@@ -73,7 +74,12 @@ def test_an_object_that_is_no_model():
         frontends.load(object(), SHAPE)
 
 
-@pytest.mark.parametrize("name", ["pickle.pt", "legacy.pth", "traced.pt", "static.pt2"])
+@pytest.mark.parametrize(
+    "name",
+    sampled(
+        ["pickle.pt", "legacy.pth", "traced.pt", "static.pt2"], pytest.mark.nightly(part="hostile")
+    ),
+)
 @pytest.mark.parametrize("part", [0.5, 0.97])
 def test_truncated_files(files, tmp_path, name, part):
     data = (files / name).read_bytes()

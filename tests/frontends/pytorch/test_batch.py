@@ -15,6 +15,7 @@ from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.torch.export import accepted_inputs
 from dippm.model.frontends.torch.prepare import keeping_attributes
 from dippm.model.graph import build
+from tests.samples import sampled
 
 
 class PerSample(nn.Module):
@@ -86,7 +87,7 @@ def convert(module, shape):
 LOOPS = [Iterated, Indexed, Unbound, Split, InGroups, Eaten, Repeated, Halves, Inner]
 
 
-@pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.parametrize("kind", sampled(LOOPS, pytest.mark.nightly(part="frontends")))
 def test_a_loop_over_samples_is_no_symbolic_batch(kind):
     raw = convert(kind(), "8")
     assert (raw.batch, raw.batch_is_symbolic) == (1, False)
@@ -185,7 +186,9 @@ SEQUENCES = [
 ]
 
 
-@pytest.mark.parametrize(("model", "shape", "wanted"), SEQUENCES)
+@pytest.mark.parametrize(
+    ("model", "shape", "wanted"), sampled(SEQUENCES, pytest.mark.nightly(part="frontends"))
+)
 def test_models_that_declare_their_batch_axis_are_believed(model, shape, wanted):
     raw = convert(model, shape)
     assert raw.batch_is_symbolic
@@ -193,7 +196,9 @@ def test_models_that_declare_their_batch_axis_are_believed(model, shape, wanted)
     assert bool(raw.notes) == (wanted[0] != 3)
 
 
-@pytest.mark.parametrize(("model", "shape", "wanted"), SEQUENCES[:5])
+@pytest.mark.parametrize(
+    ("model", "shape", "wanted"), sampled(SEQUENCES[:5], pytest.mark.nightly(part="frontends"))
+)
 def test_what_is_measured_has_its_batch_where_it_is_predicted(model, shape, wanted):
     accepted = accepted_inputs(model, InputSpec.parse(shape), 3)
     assert next(iter(accepted.tensors.values())).shape == wanted

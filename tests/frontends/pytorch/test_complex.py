@@ -11,6 +11,7 @@ from dippm.estimate.features.kernels import launched
 from dippm.estimate.models.footprint import MemoryFootprint
 from dippm.model.graph import ModelGraph
 from dippm.model.graph.float_type import in_float32
+from tests.samples import sampled
 
 FORMS = {
     "matmul": (lambda x, w: torch.matmul(x, w), (8, 4)),
@@ -80,7 +81,7 @@ def read(module: nn.Module, shape: str) -> ModelGraph:
     return dippm.read_graph(module.eval(), input=shape)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", sampled(FORMS, pytest.mark.nightly(part="frontends"), every=3))
 def test_a_complex_product_is_four_real_ones(name: str) -> None:
     graph = read(OfComplex(name), "6,8")
     assert not graph.unknown_ops

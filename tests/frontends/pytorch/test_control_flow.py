@@ -16,6 +16,7 @@ from dippm.model import frontends
 from dippm.model.frontends import pytorch
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.graph import ModelGraph, build
+from tests.samples import sampled
 
 ONE = 32 * 32
 """MACs of one layer over one row."""
@@ -83,7 +84,7 @@ def macs(graph: ModelGraph) -> int:
     return graph.at_batch(1).macs if graph.batch_is_symbolic else graph.macs
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, pytest.mark.nightly(part="frontends"), every=3))
 def test_the_work_of_branches_and_loops_is_read(name):
     module, given, expected, words = CASES[name]
     graph = build(pytorch.convert_module(module.eval(), InputSpec.parse(given)))

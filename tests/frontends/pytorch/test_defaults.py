@@ -15,6 +15,7 @@ from dippm.model.frontends import named, pytorch
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.torch.input_shapes import input_shape
 from dippm.model.graph import build
+from tests.samples import sampled
 
 OWN = InputSpec({})
 CONFIGURATIONS = [
@@ -40,7 +41,9 @@ def test_the_setting_of_an_inner_recogniser_counts():
     assert input_shape("input_features", config) == ((1_000, 128), True)
 
 
-@pytest.mark.parametrize(("config", "shapes", "chosen"), CONFIGURATIONS)
+@pytest.mark.parametrize(
+    ("config", "shapes", "chosen"), sampled(CONFIGURATIONS, pytest.mark.nightly(part="frontends"))
+)
 def test_configurations_need_no_input(config, shapes, chosen, tmp_path, vision):
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps(config))

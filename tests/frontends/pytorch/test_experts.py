@@ -10,6 +10,7 @@ from torch.nn import functional
 import dippm
 from dippm.errors import ConversionError
 from dippm.model.graph import ModelGraph
+from tests.samples import sampled
 
 WIDTH, INNER, EXPERTS, CHOICES = 8, 16, 4, 2
 
@@ -125,7 +126,7 @@ def macs(tokens: int, experts: int = EXPERTS) -> int:
     return tokens * WIDTH * experts + tokens * CHOICES * 2 * WIDTH * INNER
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", sampled(FORMS, pytest.mark.nightly(part="frontends"), every=3))
 def test_every_choice_is_counted_once(form: type[Mixture]) -> None:
     graph = read(form(), "6,8")
     assert [graph.at_batch(b).macs for b in (1, 5)] == [macs(6), macs(30)]

@@ -12,6 +12,7 @@ import dippm
 from dippm.errors import ConversionError
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.torch.export import export
+from tests.samples import sampled
 
 OWN = InputSpec({})
 
@@ -101,14 +102,18 @@ class Text(Configured):
 
 @pytest.mark.parametrize(
     ("module", "shapes"),
-    [
-        (Decoder(), {"latents": (6, 100)}),
-        (Codes(), {"input_ids": (128, 4)}),
-        (Masked(), {"input_ids": (128,), "attention_mask": (128,)}),
-        (Stacked(), {"input_features": (500, 10)}),
-        (Canvas(), {"pixel_values": (3, 8, 8), "prompt_pixel_values": (3, 8, 8)}),
-        (Series(), {"past_values": (1024,)}),
-    ],
+    sampled(
+        [
+            (Decoder(), {"latents": (6, 100)}),
+            (Codes(), {"input_ids": (128, 4)}),
+            (Masked(), {"input_ids": (128,), "attention_mask": (128,)}),
+            (Stacked(), {"input_features": (500, 10)}),
+            (Canvas(), {"pixel_values": (3, 8, 8), "prompt_pixel_values": (3, 8, 8)}),
+            (Series(), {"past_values": (1024,)}),
+        ],
+        pytest.mark.nightly(part="frontends"),
+        every=3,
+    ),
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
 def test_what_a_model_takes_is_found_though_it_is_not_the_usual(module, shapes):

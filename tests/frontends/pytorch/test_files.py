@@ -12,6 +12,7 @@ from dippm.errors import ModelFileError, ModelNotFoundError, UnknownNameError, U
 from dippm.model import frontends
 from dippm.model.frontends.torch.archive import archive_kind
 from dippm.model.graph import build
+from tests.samples import sampled
 
 SHAPE = "3,32,32"
 KINDS = {
@@ -35,7 +36,12 @@ def test_kinds_are_told_apart_without_loading(files, name, kind):
     assert archive_kind(files / name) == kind
 
 
-@pytest.mark.parametrize("name", [n for n in KINDS if n != "state_dict.pt"])
+@pytest.mark.parametrize(
+    "name",
+    sampled(
+        [n for n in KINDS if n != "state_dict.pt"], pytest.mark.nightly(part="frontends"), every=3
+    ),
+)
 def test_all_files_give_one_graph(files, name, reference):
     graph = build(frontends.load(files / name, SHAPE, trust=True))
     assert graph.batch_is_symbolic

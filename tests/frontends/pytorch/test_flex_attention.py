@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import dippm
+from tests.samples import sampled
 
 TOKENS, WIDTH = 6, 32
 
@@ -44,7 +45,13 @@ class Flexible(nn.Module):
         return flex_attention(query, key, value, **settings).transpose(1, 2).flatten(2)
 
 
-@pytest.mark.parametrize("kind", ["scores", "kept mask", "groups", "mask made in forward"])
+@pytest.mark.parametrize(
+    "kind",
+    sampled(
+        ["scores", "kept mask", "groups", "mask made in forward"],
+        pytest.mark.nightly(part="frontends"),
+    ),
+)
 def test_flex_attention_is_attention(kind: str) -> None:
     graph = dippm.read_graph(Flexible(kind).eval(), input="6,32")
     macs = TOKENS * WIDTH * 3 * WIDTH + 2 * TOKENS * TOKENS * WIDTH

@@ -15,6 +15,7 @@ import dippm
 from dippm.errors import ConversionError
 from dippm.model.graph.dialects.names import fold_name
 from dippm.model.graph.operators import operator
+from tests.samples import sampled
 
 
 class Potential(nn.Module):
@@ -89,7 +90,7 @@ class _NoModules(nullcontext):
     parents = frozenset({"Global"})
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, pytest.mark.nightly(part="frontends")))
 def test_gradients_are_counted_as_torch_counts_them(name: str) -> None:
     module, shape = CASES[name]
     graph = dippm.read_graph(module.eval(), input=",".join(map(str, shape)))

@@ -13,6 +13,7 @@ from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.torch.export import Exported
 from dippm.model.graph import ModelGraph, build
 from tests.frontends.pytorch.cases import CASES, Shape
+from tests.samples import sampled
 
 BATCH = 3
 NOT_COUNTED_BY_TORCH = {
@@ -42,8 +43,11 @@ def counted(module: nn.Module, shape: Shape) -> int:
     return counter.get_total_flops() // 2
 
 
-@pytest.mark.parametrize(("name", "module", "shape"), [(n, *case) for n, case in CASES.items()],
-                         ids=CASES)  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "module", "shape"),
+    sampled([(n, *case) for n, case in CASES.items()], pytest.mark.nightly(part="frontends")),
+    ids=CASES,
+)
 def test_a_layer_is_known_and_counted(name: str, module: nn.Module, shape: Shape) -> None:
     graph = graph_of(module, shape)
     assert not graph.unknown_ops

@@ -85,7 +85,13 @@ def node_size(shape: tuple[int, ...]) -> int:
     return int(torch.Size(shape).numel())
 
 
-@pytest.mark.parametrize("route", ["object", "pt", "pt2", "script", "onnx"])
+IN_FILES = [
+    pytest.param(route, marks=pytest.mark.nightly(part="frontends"))
+    for route in ("pt", "pt2", "script", "onnx")
+]
+
+
+@pytest.mark.parametrize("route", ["object", *IN_FILES])
 @pytest.mark.filterwarnings("ignore")
 def test_graphs_are_equal_up_to_the_type(route, tmp_path):
     differ = []
@@ -118,6 +124,7 @@ def test_graphs_are_equal_up_to_the_type(route, tmp_path):
     assert not differ, "\n".join(differ[:20])
 
 
+@pytest.mark.nightly(part="frontends")
 def test_the_routes_count_alike(tmp_path):
     """What one route loses or counts twice in every type, the others show."""
     for name in NETWORKS:
@@ -128,6 +135,7 @@ def test_the_routes_count_alike(tmp_path):
         assert len(set(macs.values())) == 1, f"{name}: {macs}"
 
 
+@pytest.mark.nightly(part="frontends")
 def test_every_layer_in_half_is_the_layer_in_float32():
     """Operators and MACs of all of `torch.nn`; nothing is counted beside what is carried."""
     differ, compared = [], 0

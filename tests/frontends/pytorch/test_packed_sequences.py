@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import (
 
 import dippm
 from dippm.errors import ConversionError
+from tests.samples import sampled
 
 STEPS, WIDTH, HIDDEN = 6, 8, 16
 
@@ -71,7 +72,7 @@ class Lists(nn.Module):
 GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 
 
-@pytest.mark.parametrize("layer", GATES)
+@pytest.mark.parametrize("layer", sampled(GATES, pytest.mark.nightly(part="frontends")))
 @pytest.mark.parametrize("enforce_sorted", [False, True])
 def test_packed_sequences_cost_what_padded_ones_do(layer, enforce_sorted: bool) -> None:
     for first, shape in ((True, "N,6,8"), (False, "6,N,8")):

@@ -14,6 +14,7 @@ from dippm.errors import ConversionError, FrameworkNotInstalledError, UnsafeMode
 from dippm.model import frontends
 from dippm.model.frontends.torch.archive import allowed_global, load_pickled
 from dippm.model.graph import build
+from tests.samples import sampled
 
 
 class Trap:
@@ -121,7 +122,13 @@ def test_layers_and_models_are_allowed(vision):
         assert allowed_global(name) is not None
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "swin_t", "efficientnet_b0"])
+@pytest.mark.parametrize(
+    "name",
+    sampled(
+        ["resnet18", "mobilenet_v2", "swin_t", "efficientnet_b0"],
+        pytest.mark.nightly(part="frontends"),
+    ),
+)
 def test_pickled_models_of_the_zoo_need_no_trust(name, tmp_path, vision):
     with torch.device("meta"):
         model = vision.models.get_model(name)

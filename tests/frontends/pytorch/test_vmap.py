@@ -12,6 +12,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 import dippm
 from dippm.errors import ConversionError
+from tests.samples import sampled
 
 
 class OverWeights(nn.Module):
@@ -113,7 +114,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, pytest.mark.nightly(part="frontends"), every=3))
 def test_every_slice_is_counted(name: str) -> None:
     module, shape, macs = CASES[name]
     graph = dippm.read_graph(module.eval(), input=shape)

@@ -23,6 +23,7 @@ from dippm.errors import (
 from dippm.model import frontends
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.worker import Worker, WorkerPool
+from tests.samples import sampled
 
 FRONTEND = """
     import ctypes, os, signal, time
@@ -230,6 +231,7 @@ except ConversionError as error:
 """
 
 
+@pytest.mark.nightly(part="hostile")
 @pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux refuses it")
 @pytest.mark.parametrize("what", ["process", "thread"])
 def test_no_process_or_thread_is_to_be_had(what):
@@ -272,21 +274,21 @@ def test_a_conversion_cannot_write_a_larger_file_than_it_may_have_in_memory(pool
     assert "memory_limit_mb" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        "{}",
-        '{"graph": "{}"}',
-        '{"error": {"type": "ConversionError"}}',
-        '{"error": {"type": 1, "message": "", "hint": "", "cause": ""}, "peak_memory_mb": 1.0, '
-        '"cpu_s": 1.0}',
-        '{"graph": [], "peak_memory_mb": 1.0, "cpu_s": 1.0}',
-        '{"graph": "{}", "peak_memory_mb": "1", "cpu_s": 1.0}',
-        '{"operators": -1}',
-        '{"operators": 1e3}',
-        '{"step": 1}',
-    ],
-)
+FRAMES = [
+    "{}",
+    '{"graph": "{}"}',
+    '{"error": {"type": "ConversionError"}}',
+    '{"error": {"type": 1, "message": "", "hint": "", "cause": ""}, "peak_memory_mb": 1.0, '
+    '"cpu_s": 1.0}',
+    '{"graph": [], "peak_memory_mb": 1.0, "cpu_s": 1.0}',
+    '{"graph": "{}", "peak_memory_mb": "1", "cpu_s": 1.0}',
+    '{"operators": -1}',
+    '{"operators": 1e3}',
+    '{"step": 1}',
+]
+
+
+@pytest.mark.parametrize("frame", sampled(FRAMES, pytest.mark.nightly(part="hostile")))
 def test_what_a_taken_over_process_answers_is_checked(pool, frame):
     with pytest.raises(ConversionError, match=r"process answered with.*being moody") as caught:
         convert(pool, frame)
@@ -382,7 +384,9 @@ def test_memory_trouble_retires_the_process(pool):
     assert convert(pool, "fine") != first
 
 
-@pytest.mark.parametrize("memory_limit_mb", [64, 90, 120, 180])
+@pytest.mark.parametrize(
+    "memory_limit_mb", sampled([64, 90, 120, 180], pytest.mark.nightly(part="hostile"))
+)
 def test_too_little_memory_for_the_libraries_is_said(tmp_path, memory_limit_mb):
     torch.save(torch.nn.Linear(4, 4), path := tmp_path / "model.pt")
     with pytest.raises(ConversionError, match=f"more memory than {memory_limit_mb} MB") as caught:

@@ -13,6 +13,7 @@ from dippm.model.frontends import keras, registry, savedmodel
 from dippm.model.graph import build
 from tests.frontends.tensorflow import models
 from tests.frontends.tensorflow.counts import read
+from tests.samples import sampled
 
 BOTH = pytest.mark.parametrize("kind", ["keras", "savedmodel"])
 
@@ -50,7 +51,7 @@ def test_content_decides_who_reads_a_file(files, tmp_path):
     assert not keras.accepts(tmp_path / "empty.keras")
 
 
-@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("kind", sampled(models.KINDS, pytest.mark.nightly(part="hostile")))
 def test_truncated_files(kind, files, child, tmp_path):
     source = files("small")[kind]
     if kind == "savedmodel":
@@ -78,11 +79,14 @@ def with_bytes(source, target, changes):
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [
-        ("a first entry of the heap that is none", "never ends|not a readable HDF5 file"),
-        ("a free entry of no bytes", "never ends|not a readable HDF5 file"),
-        ("another class of type", "not a readable HDF5 file|crashes"),
-    ],
+    sampled(
+        [
+            ("a first entry of the heap that is none", "never ends|not a readable HDF5 file"),
+            ("a free entry of no bytes", "never ends|not a readable HDF5 file"),
+            ("another class of type", "not a readable HDF5 file|crashes"),
+        ],
+        pytest.mark.nightly(part="hostile"),
+    ),
 )
 def test_hdf5_files_that_hold_up_or_crash_its_library(change, reason, tmp_path, monkeypatch):
     h5py = pytest.importorskip("h5py")
@@ -250,7 +254,9 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize(("module", "function"), FOREIGN)
+@pytest.mark.parametrize(
+    ("module", "function"), sampled(FOREIGN, pytest.mark.nightly(part="hostile"))
+)
 def test_foreign_functions_are_not_imported(module, function, files, child, tmp_path):
     def change(config):
         layer = config["config"]["layers"][1]
@@ -289,7 +295,10 @@ def _with_call(function, *, given):
     return change
 
 
-@pytest.mark.parametrize("module", ["keras.layers", "keras.src.layers", "keras"])
+@pytest.mark.parametrize(
+    "module",
+    sampled(["keras.layers", "keras.src.layers", "keras"], pytest.mark.nightly(part="hostile")),
+)
 def test_a_layer_is_no_function(module, files, child, tmp_path):
     """`TFSMLayer(folder)` loads a SavedModel, which runs what the folder says."""
     witness = tmp_path / "ran"
@@ -366,6 +375,7 @@ def test_a_layer_is_called_with_tensors_and_settings_alone(files, child, tmp_pat
         assert len(message) < 1000
 
 
+@pytest.mark.nightly(part="hostile")
 def test_hdf5_files_name_layers_alone(child, tmp_path):
     """Without modules, Keras looks names up among all that the module of its layers holds."""
     witness = tmp_path / "ran"
@@ -475,7 +485,11 @@ def test_files_are_not_read_for_a_configuration(child, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "configuration", [b"not JSON", b"[]", b"{}", b"[" * 100_000, b'"text"'], ids=len
+    "configuration",
+    sampled(
+        [b"not JSON", b"[]", b"{}", b"[" * 100_000, b'"text"'], pytest.mark.nightly(part="hostile")
+    ),
+    ids=len,
 )
 def test_damaged_configurations_have_a_next_step(configuration, files, child, tmp_path):
     path = tmp_path / "model.keras"

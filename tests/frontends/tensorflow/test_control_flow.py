@@ -7,6 +7,7 @@ import pytest
 from dippm.model.graph import build
 from tests.frontends.tensorflow import loops, models
 from tests.frontends.tensorflow.counts import histogram, macs, read
+from tests.samples import sampled
 
 PRODUCT = loops.WIDTH**2
 
@@ -24,18 +25,21 @@ def convert(child, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "products", "shape"),
-    [
-        ("loop", 3, (16,)),
-        ("nested", 1 + 2 + 3, (16,)),
-        ("stepping", 7, (16,)),
-        ("written", 7, (7 * 16,)),
-        ("pushed", 7, (7, 16)),
-        ("fold", 6, (16,)),
-        ("some_rows", 4 * 2, (16,)),
-        ("all_rows", 7 * 2, (16,)),
-        ("vectorized", 7, (7, 16)),
-        ("growing", 7, (9,)),
-    ],
+    sampled(
+        [
+            ("loop", 3, (16,)),
+            ("nested", 1 + 2 + 3, (16,)),
+            ("stepping", 7, (16,)),
+            ("written", 7, (7 * 16,)),
+            ("pushed", 7, (7, 16)),
+            ("fold", 6, (16,)),
+            ("some_rows", 4 * 2, (16,)),
+            ("all_rows", 7 * 2, (16,)),
+            ("vectorized", 7, (7, 16)),
+            ("growing", 7, (9,)),
+        ],
+        pytest.mark.nightly(part="frontends"),
+    ),
 )
 def test_known_loops_are_counted_step_by_step(name, products, shape, convert):
     graph = read(convert(name))
@@ -145,12 +149,15 @@ def test_a_batch_that_is_not_first(convert):
 
 @pytest.mark.parametrize(
     ("name", "spec"),
-    [
-        ("edges", None),
-        ("edges", "edges=fixed:2,30"),
-        ("free_edges", "edges=fixed:2,30"),
-        ("fixed_edges", "x=16;edges=fixed:2,30"),
-    ],
+    sampled(
+        [
+            ("edges", None),
+            ("edges", "edges=fixed:2,30"),
+            ("free_edges", "edges=fixed:2,30"),
+            ("fixed_edges", "x=16;edges=fixed:2,30"),
+        ],
+        pytest.mark.nightly(part="frontends"),
+    ),
 )
 def test_an_input_without_batch(name, spec, convert):
     graph = read(convert(name, spec))

@@ -7,8 +7,12 @@ import pytest
 from dippm.model.graph import build
 from tests.frontends.tensorflow import models
 from tests.frontends.tensorflow.counts import histogram, macs
+from tests.samples import sampled
 
 KINDS = pytest.mark.parametrize("kind", models.KINDS)
+KINDS_BY_TURNS = pytest.mark.parametrize(
+    "kind", sampled(models.KINDS, pytest.mark.nightly(part="frontends"))
+)
 
 
 @KINDS
@@ -87,7 +91,7 @@ LAYERS = {
 }
 
 
-@KINDS
+@KINDS_BY_TURNS
 @pytest.mark.parametrize("name", LAYERS)
 def test_multiplications_of_every_kind_of_layer(name, kind, converted):
     graph = converted(name, kind)
@@ -107,7 +111,7 @@ def test_results_of_a_layer_with_states(converted):
     assert [n.op for n in build(graph).nodes].count("lstm") == 2
 
 
-@KINDS
+@KINDS_BY_TURNS
 @pytest.mark.parametrize("name", ["stateful_lstm", "stateful_gru", "stateful_both"])
 def test_layers_with_states_of_a_fixed_batch(name, kind, converted):
     graph = converted(name, kind)

@@ -14,8 +14,10 @@ import pytest
 import torch
 import yaml
 from jsonschema import Draft202012Validator
+from typer.testing import CliRunner, Result
 
 import dippm
+from dippm.cli.app import app
 from dippm.decide.budgets import Tolerance, check, read_budgets
 from dippm.errors import BudgetError
 from dippm.estimate.models.targets import Interval
@@ -66,6 +68,10 @@ def dippm_in_its_process(*words: str, **environment: str) -> subprocess.Complete
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, "-m", "dippm", *words]
     return subprocess.run(command, capture_output=True, text=True, env=env)
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(app, ["check", *words])
 
 
 def test_what_is_held_to_a_limit_is_the_upper_end_unless_the_value_is_asked_for(folder):
@@ -269,15 +275,21 @@ def test_the_command_is_a_gate_with_reports_and_a_document(folder):
     assert "the limit is 1" in failed.stdout
     assert "a budget is exceeded" in failed.stdout
     assert all((folder / name).stat().st_size for name in ("j.xml", "s.json", "m.md"))
-    missing = dippm_in_its_process("check", "none.toml", "--json")
-    assert missing.returncode == 1
+
+
+def test_the_command_says_what_it_cannot_do(folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    written(folder, "macs = 1")
+
+    missing = command("none.toml", "--json")
+    assert missing.exit_code == 1
     assert json.loads(missing.stdout)["error"]["type"] == "BudgetError"
-    untrusted = dippm_in_its_process("check", "budgets.toml", COLUMNS="200")
-    assert untrusted.returncode == 1
+    untrusted = command("budgets.toml")
+    assert untrusted.exit_code == 1
     assert "--trust" in untrusted.stdout
-    assert dippm_in_its_process("check", "budgets.toml", "model.onnx").returncode == 2
-    full = dippm_in_its_process("check", "budgets.toml", "--trust", "--junit", "no/such/folder")
-    assert full.returncode == 1
+    assert command("budgets.toml", "model.onnx").exit_code == 2
+    full = command("budgets.toml", "--trust", "--junit", "no/such/folder")
+    assert full.exit_code == 1
     assert "cannot write" in full.stderr
 
 
@@ -286,9 +298,9 @@ def test_the_first_budgets_are_kept_and_never_replaced(folder):
         torch.nn.Linear(8, 4), (torch.zeros(1, 8),), folder / "net.onnx", dynamo=False,
         dynamic_axes={"x": {0: "batch"}}, input_names=["x"],
     )  # fmt: skip
-    words = ("check", "first.toml", "--write", "net.onnx", "timm:resnet18", "--batch", "4")
-    made = dippm_in_its_process(*words)
-    assert made.returncode == 0, made.stderr
+    words = ("first.toml", "--write", "net.onnx", "timm:resnet18", "--batch", "4")
+    made = command(*words)
+    assert made.exit_code == 0, made.stderr
     budgets = {budget.name: budget for budget in read_budgets("first.toml")}
     assert set(budgets) == {"net", "resnet18"}
     assert budgets["resnet18"].conditions["batch"] == 4
@@ -296,11 +308,11 @@ def test_the_first_budgets_are_kept_and_never_replaced(folder):
     found = check("first.toml")
     assert found.passed
     assert finding(found, "parameters", 1).limit == finding(found, "parameters", 1).value
-    again = dippm_in_its_process(*words)
-    assert again.returncode == 1
+    again = command(*words)
+    assert again.exit_code == 1
     assert "exists" in again.stderr
-    empty = dippm_in_its_process("check", "second.toml", "--write")
-    assert empty.returncode == 1
+    empty = command("second.toml", "--write")
+    assert empty.exit_code == 1
     assert "no model was given" in empty.stderr
     assert not (folder / "second.toml").exists()
 
@@ -315,6 +327,7 @@ def step_of_the_action(name: str) -> dict:
     return next(step for step in action["runs"]["steps"] if step["name"] == name)
 
 
+@pytest.mark.nightly(part="processes")
 def test_the_action_checks_as_a_runner_would(folder):
     """A runner's own work is to fill in the inputs and to keep the outputs."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -323,13 +336,13 @@ def test_the_action_checks_as_a_runner_would(folder):
     inputs = {name: one["default"] for name, one in action["inputs"].items()} | {"trust": "true"}
     named = {name: text.removeprefix("${{ inputs.") for name, text in step["env"].items()}
     env = {name: inputs[text.removesuffix(" }}")] for name, text in named.items()}
-    command = folder / "bin" / "dippm"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m dippm "$@"\n')
-    command.chmod(0o755)
+    program = folder / "bin" / "dippm"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dippm "$@"\n')
+    program.chmod(0o755)
     files = {name: str(folder / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     env |= {**files, "RUNNER_TEMP": str(folder / "temp"), "PYTHONPATH": str(ROOT)}
-    env["PATH"] = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    env["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
 
     def run(**given):
         words = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]]
@@ -357,6 +370,7 @@ def test_the_action_is_one_by_the_schema_of_its_host(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.nightly(part="processes")
 def test_the_hook_of_pre_commit_is_one_and_runs(folder):
     hook = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]
     written(folder)

@@ -106,6 +106,7 @@ def test_runs_and_plots_of_a_user(home, tmp_path):
     assert dippm(home, "plot").returncode == 2  # no terminal to choose on
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_run_that_somebody_attaches_is_listed_from_its_folder(home, tmp_path):
     folder = make_run(tmp_path / "spool", name="taken", number=3, ticks=30)
     elsewhere = make_run(

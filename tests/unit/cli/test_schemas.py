@@ -21,6 +21,7 @@ from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import Span
 from tests import collected_rows
 from tests.run_folders import START_NS, make_run
+from tests.samples import sampled
 from tests.unit.colocation.test_slowdown import SHARED, SOLO, kept
 from tests.unit.plans.desks import Desk, next_line
 from tests.unit.tracking.test_run_comparison import PREDICTION
@@ -140,7 +141,7 @@ def checked(found: dict, line: str) -> None:
     assert not errors, "\n".join(errors)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sampled(COMMANDS, pytest.mark.nightly(part="answers"), every=3))
 def test_a_command_prints_what_its_schema_allows(command, folder, monkeypatch):
     monkeypatch.chdir(folder)
     if "mine.toml" in COMMANDS[command] and not Path("mine.toml").exists():

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from tests.fake_nvml import GPU_UUID
+from tests.samples import sampled
 from tests.unit.colocation.machine import REFUSED
 
 ON = "mig_mode 1"
@@ -104,12 +105,15 @@ def test_what_a_kill_left_is_undone_later_and_only_that(machine):
 
 @pytest.mark.parametrize(
     "call",
-    [
-        "nvmlDeviceCreateGpuInstanceWithPlacement",
-        "nvmlGpuInstanceCreateComputeInstance",
-        "nvmlComputeInstanceDestroy",
-        "nvmlGpuInstanceDestroy",
-    ],
+    sampled(
+        [
+            "nvmlDeviceCreateGpuInstanceWithPlacement",
+            "nvmlGpuInstanceCreateComputeInstance",
+            "nvmlComputeInstanceDestroy",
+            "nvmlGpuInstanceDestroy",
+        ],
+        pytest.mark.nightly(part="processes"),
+    ),
 )
 def test_a_kill_in_the_middle_of_any_change_is_undone(machine, call):
     machine.layout = THEIRS

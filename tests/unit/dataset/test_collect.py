@@ -96,6 +96,7 @@ def test_every_failure_is_a_row_with_its_reason(tmp_path):
     assert "and one in C" in log
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_hanging_model_costs_one_timeout(tmp_path):
     families = {"slow": (1, 2, 4), "hangs": (1, 2), "steady": (1,)}
     plan = write_plan(tmp_path / "plan.jsonl", families)
@@ -174,6 +175,7 @@ def test_the_budget_ends_a_campaign_cleanly(tmp_path):
     assert names == sorted([campaign, "shard-0000.parquet"])
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_hanging_point_does_not_outlast_the_budget(tmp_path):
     plan = write_plan(tmp_path / "plan.jsonl", {"steady": (1,), "hangs": (1,)})
     code, summary, talk = collect(tmp_path / "out", plan, "--budget", "20s", clock=(1.0, 5.0))
@@ -181,6 +183,7 @@ def test_a_hanging_point_does_not_outlast_the_budget(tmp_path):
     assert (summary["ended"], summary["rows"], summary["left"]) == ("budget", 1, 1)
 
 
+@pytest.mark.nightly(part="processes")
 def test_limit_and_shares(tmp_path):
     plan = write_plan(tmp_path / "plan.jsonl", steady(4, (1, 2)))
     code, summary, _ = collect(tmp_path / "a", plan, "--limit", "3")
@@ -205,6 +208,7 @@ def test_interrupt_flushes_and_exits_130(tmp_path):
     assert len(rows_of(out)) == summary["rows"] >= 5
 
 
+@pytest.mark.nightly(part="processes")
 def test_interrupted_twice_drops_the_point_in_flight(tmp_path):
     plan = write_plan(tmp_path / "plan.jsonl", {"steady": (1,), "hangs": (1,)})
     flag = tmp_path / "hanging"
@@ -219,6 +223,7 @@ def test_interrupted_twice_drops_the_point_in_flight(tmp_path):
     assert (code, summary["rows"], summary["left"]) == (130, 1, 1)
 
 
+@pytest.mark.nightly(part="processes")
 def test_failures_are_tried_again_only_when_asked(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
@@ -249,6 +254,7 @@ def test_one_collector_for_a_folder_and_one_for_a_device(tmp_path):
     assert collect(tmp_path / "two", plan, "--limit", "1")[0] == 0
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_lost_device_ends_the_campaign_and_keeps_everything(tmp_path):
     plan = write_plan(tmp_path / "plan.jsonl", {"steady": (1, 2, 4), "steady:2": (1,)})
     flag = str(tmp_path / "flag")
@@ -275,6 +281,7 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_full_disk_ends_the_campaign_with_a_valid_journal(tiny_disk, tmp_path):
     plan = write_plan(tmp_path / "plan.jsonl", steady(100))
     code, summary, talk = collect(tiny_disk, plan, "--disk-wait-s", "1")
@@ -291,6 +298,7 @@ def test_a_full_disk_ends_the_campaign_with_a_valid_journal(tiny_disk, tmp_path)
     assert len(rows_of(tiny_disk)) == 500
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_full_disk_is_waited_for(tiny_disk, tmp_path):
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(bytes(200 * 1024))

@@ -13,15 +13,21 @@ from dataset.plan import calibration
 from dippm.errors import UnknownNameError
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepare_step
+from tests.samples import sampled
 
 EVERY = pytest.mark.parametrize("family", registry.FAMILIES.values(), ids=registry.FAMILIES)
+BY_TURNS = pytest.mark.parametrize(
+    "family",
+    sampled(registry.FAMILIES.values(), pytest.mark.nightly(part="answers")),
+    ids=registry.FAMILIES,
+)
 
 
 def smallest(family: Family) -> Workload:
     return min(costs.workloads(family), key=lambda w: costs.cost(w).gmacs)
 
 
-@EVERY
+@BY_TURNS
 def test_the_smallest_member_runs_and_trains(family: Family):
     workload = smallest(family)
     module = registry.build(workload, "cpu")
@@ -38,7 +44,7 @@ def test_the_smallest_member_runs_and_trains(family: Family):
     assert not unused
 
 
-@EVERY
+@BY_TURNS
 def test_the_smallest_member_runs_under_other_regimes(family: Family):
     """Constants that a network makes on the way must follow the precision of its weights."""
     workload, device = smallest(family), torch.device("cpu")

@@ -91,6 +91,7 @@ def test_commands_go_on_from_each_other_and_leave_few_files(tmp_path):
     assert campaigns[0]["command"][:4] == ["python", "-m", "dataset.collect", "--out"]
 
 
+@pytest.mark.nightly(part="processes")
 def test_it_says_the_next_command_and_the_one_at_home(tmp_path):
     plan = write_plan(tmp_path / "plan.jsonl", steady(2))
     back, out = tmp_path / "carried here", tmp_path / "out"
@@ -147,6 +148,7 @@ def wait_for_rows(out: Path, count: int, process) -> None:
     raise AssertionError(files_of(out))
 
 
+@pytest.mark.nightly(part="processes")
 def test_what_a_killed_command_left_is_gone_on_with(tmp_path):
     plan = write_plan(tmp_path / "plan.jsonl", steady(40))
     carried = tmp_path / "nothing"

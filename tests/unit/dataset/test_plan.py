@@ -14,6 +14,7 @@ from dataset.families.registry import FAMILIES, family
 from dataset.plan import __main__ as command
 from dataset.plan import calibration, limits, parts, queue, summary
 from dataset.plan.configuration import Job, configuration_id
+from tests.samples import sampled
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_the_plan_needs_no_framework():
     assert done.stdout.split(maxsplit=1)[1].strip() == "[]"
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", sampled(PARTS, pytest.mark.nightly(part="answers")))
 def test_a_plan_is_the_same_in_another_process(part: str):
     code = (
         "import hashlib, json; from dataset.plan import parts;"

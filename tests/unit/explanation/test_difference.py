@@ -12,6 +12,7 @@ import dippm
 from dippm.cli.app import app
 from dippm.errors import ConditionsError, UnknownNameError
 from tests.browser import NEEDS_CHROMIUM, browse
+from tests.samples import sampled
 
 
 def run(*words):
@@ -44,15 +45,18 @@ SIZES = {"input": "3,64,64", "batch": 32}
 
 @pytest.mark.parametrize(
     "pair",
-    [
-        {"precision": ("fp32", "fp16")},
-        {"device": ("A100", "H100")},
-        {"device": ("T4", "RTX-4090"), "batch": (8, 64)},
-        {"mode": ["eager", "compiled"], "precision": "amp"},
-        {"mig": (None, "3g.20gb")},
-        {"timer": ("wall", "wall+copy")},
-        {"host": (5.0, 60.0)},
-    ],
+    sampled(
+        [
+            {"precision": ("fp32", "fp16")},
+            {"device": ("A100", "H100")},
+            {"device": ("T4", "RTX-4090"), "batch": (8, 64)},
+            {"mode": ["eager", "compiled"], "precision": "amp"},
+            {"mig": (None, "3g.20gb")},
+            {"timer": ("wall", "wall+copy")},
+            {"host": (5.0, 60.0)},
+        ],
+        pytest.mark.nightly(part="answers"),
+    ),
 )
 @pytest.mark.parametrize("depth", [None, 1])
 @pytest.mark.parametrize("most", [None, 2])

@@ -25,6 +25,7 @@ from dippm.decide.exploration.evaluation import Evaluator
 from dippm.decide.exploration.question import Task
 from dippm.decide.exploration.study import every_design
 from tests.fuzz import formats
+from tests.samples import sampled
 from tests.unit.exploration import searches
 from tests.unit.exploration.networks import (
     build,
@@ -56,7 +57,7 @@ def whole():
     return explore(space, goals, {"memory_mb": "1g.5gb"}, workers=2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="processes")
 def test_values_are_those_of_predict(whole):
     assert len(whole.tried) == whole.question.space.size == 24
     assert {t.outcome.state for t in whole.tried} == {"ok"}
@@ -75,6 +76,7 @@ def test_values_are_those_of_predict(whole):
         assert again.operators
 
 
+@pytest.mark.nightly(part="processes")
 def test_the_front_and_what_is_read_off_it(whole):
     def beats(a, b):
         signs = [(o.name, o.sign) for o in whole.question.objectives]
@@ -124,7 +126,7 @@ def _question(space):
     return SearchQuestion(space, objectives_of("latency_ms"), (), dippm.load())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="processes")
 def test_the_same_seed_tries_the_same_whatever_the_workers(storage):
     space = Space(
         build, {"width": Ints(4, 64, 4), "depth": [1, 2]}, input=IMAGE, batch=Ints(1, 64, log=True)
@@ -137,7 +139,10 @@ def test_the_same_seed_tries_the_same_whatever_the_workers(storage):
     assert len({design for design, _ in tried[0]}) == len(tried[0]) == 36
 
 
-@pytest.mark.parametrize("sampler", ["nsga2", "tpe", "random", optuna.samplers.QMCSampler(seed=1)])
+SAMPLERS = ["nsga2", "tpe", "random", optuna.samplers.QMCSampler(seed=1)]
+
+
+@pytest.mark.parametrize("sampler", sampled(SAMPLERS, pytest.mark.nightly(part="processes")))
 def test_samplers_and_going_on(sampler, storage):
     space = Space(build, {"width": Ints(4, 64, 4)}, input=IMAGE, batch=Ints(1, 64, log=True))
     goals = ["latency_ms", "throughput"]
@@ -279,6 +284,7 @@ def test_a_worker_that_is_killed_costs_nothing(tmp_path):
     assert [t.outcome.state for t in found.tried] == ["ok"] * 4
 
 
+@pytest.mark.nightly(part="processes")
 def test_worn_out_workers_are_replaced(monkeypatch):
     monkeypatch.setattr("dippm.decide.exploration.worker_pool.WORN_OUT", 2)
     process = Objective("process", of=lambda parameters: float(os.getpid()))
@@ -289,6 +295,7 @@ def test_worn_out_workers_are_replaced(monkeypatch):
     assert os.getpid() not in pids
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_design_that_kills_its_worker_each_time_is_a_row():
     found = explore(Space(build_and_die, {"width": [8, 16, 32]}, input=IMAGE), workers=2)
     assert [t.outcome.state for t in found.tried] == ["ok", "failed", "ok"]
@@ -302,7 +309,7 @@ def test_a_conversion_that_takes_too_long_is_a_row():
     assert len(error.value.exploration.failed) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="processes")
 def test_a_killed_search_goes_on_where_it_was(tmp_path, storage):
     process = searches.begin(tmp_path, storage)
     try:

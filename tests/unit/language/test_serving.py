@@ -17,6 +17,7 @@ from dippm.errors import (
     DoesNotFitError,
     UnsupportedPrecisionError,
 )
+from tests.samples import sampled
 from training.language.shapes import SHAPES
 
 LLAMA = {**SHAPES["llama-3.1-8b"], "_name_or_path": "llama"}
@@ -26,7 +27,9 @@ def ask(config=LLAMA, **arguments):
     return language_model(config, **{"device": "H100", "prompt": 256, "generated": 64, **arguments})
 
 
-@pytest.mark.parametrize("software", ["graph", "engine", "eager"])
+@pytest.mark.parametrize(
+    "software", sampled(["graph", "engine", "eager"], pytest.mark.nightly(part="answers"))
+)
 def test_longer_contexts_are_never_faster(software):
     steps = ask(software=software, batch=2).steps
     times = [step.cost.latency_ms.value for step in steps]
@@ -38,7 +41,9 @@ def test_longer_contexts_are_never_faster(software):
     assert prompts == sorted(prompts)
 
 
-@pytest.mark.parametrize("software", ["graph", "eager"])
+@pytest.mark.parametrize(
+    "software", sampled(["graph", "eager"], pytest.mark.nightly(part="answers"))
+)
 def test_a_larger_batch_is_never_less_throughput(software):
     answers = [ask(software=software, batch=b) for b in (1, 3, 8, 20, 64)]
     speeds = [answer.steps[0].tokens_per_s for answer in answers]
@@ -76,6 +81,7 @@ def test_what_fits_is_the_last_that_fits():
     assert f"batch={largest}" in raised.value.hint
 
 
+@pytest.mark.nightly(part="answers")
 def test_the_sum_of_all_steps():
     answer = ask(generated=100)
     first, last = answer.steps[0].cost.latency_ms.value, answer.steps[1].cost.latency_ms.value
@@ -95,7 +101,7 @@ def test_the_host_launches_where_no_graph_does():
     assert any("host decides" in warning for warning in eager.warnings)
 
 
-@pytest.mark.parametrize("device", ["L4", "RTX-4090"])
+@pytest.mark.parametrize("device", sampled(["L4", "RTX-4090"], pytest.mark.nightly(part="answers")))
 def test_an_engine_with_graphs_never_loses_to_one_without_nor_that_to_eager(device):
     found = [
         ask(device=device, prompt=512, generated=4, software=name)
@@ -137,6 +143,7 @@ def test_power_stays_within_the_board():
             )
 
 
+@pytest.mark.nightly(part="answers")
 def test_power_that_is_not_known_is_absent():
     h100 = dippm.devices.find("H100")
     from dataclasses import replace

@@ -137,6 +137,7 @@ def test_the_command_prints_a_table_or_one_document(tmp_path):
     assert json.loads(lost.stdout)["error"]["type"] == "ModelNotFoundError"
 
 
+@pytest.mark.nightly(part="processes")
 def test_the_command_lists_operators_with_their_measured_times(tmp_path):
     path = tmp_path / "net.pt"
     torch.save(network(), path)
@@ -153,6 +154,7 @@ def test_the_command_lists_operators_with_their_measured_times(tmp_path):
     assert operators["reason"], "no shipped checkpoint predicts the operators of a CPU"
 
 
+@pytest.mark.nightly(part="processes")
 def test_compare_says_before_measuring_what_cannot_be_predicted(tmp_path):
     path = tmp_path / "net.pt"
     torch.save(network(), path)
@@ -206,6 +208,7 @@ def test_a_measurement_is_kept_where_no_prediction_can_be_held_against_it(onnx_n
     assert "comparison absent: " in text.stdout
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_file_of_another_framework_is_compared_if_a_checkpoint_learned_from_that(
     onnx_net, known_cpu, tmp_path
 ):

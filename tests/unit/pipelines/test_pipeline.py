@@ -17,6 +17,7 @@ from dippm.decide.pipelines.combined import IntervalTerm, correlated_sum, indepe
 from dippm.decide.pipelines.memory import copy_time
 from dippm.devices import find
 from dippm.errors import ConditionsError, ModelFileError, PipelineError
+from tests.samples import sampled
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
 SMALL = {
@@ -271,7 +272,11 @@ def test_every_shipped_pipeline_is_tried():
     assert set(SMALL) == set(SHIPPED)
 
 
-@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("ap*.toml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    sampled(sorted(EXAMPLES.glob("ap*.toml")), pytest.mark.nightly(part="answers"), every=5),
+    ids=lambda file: file.stem,
+)
 def test_examples_are_answered_in_the_terminal(file):
     if file.stem == "ap2":
         pytest.importorskip("transformers")

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.samples import sampled
 from tests.unit.tracking.commands import ROOT
 
 TEXT = (ROOT / "docs" / "tracking" / "plans.md").read_text(encoding="utf-8")
@@ -36,7 +37,9 @@ def made(desk):
     return desk
 
 
-@pytest.mark.parametrize("number", range(len(SESSIONS)))
+@pytest.mark.parametrize(
+    "number", sampled(range(len(SESSIONS)), pytest.mark.nightly(part="processes"))
+)
 def test_a_session_prints_what_it_says(made, number):
     lines = SESSIONS[number].splitlines()
     commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import fake_mps, fake_nvml
+from tests.samples import sampled
 from tests.unit.plans.desks import interrupt, lines, next_line
 
 pytestmark = pytest.mark.skipif(fake_nvml.compiler() is None, reason="needs a C compiler")
@@ -95,7 +96,13 @@ def visible(heard):
     return {name: words["CUDA_VISIBLE_DEVICES"] for name, words in given(heard).items()}
 
 
-@pytest.mark.parametrize("text", [TALK_OF_2023, NUMBERED, TALK_OF_2026, PADDED_EXAMPLE])
+@pytest.mark.parametrize(
+    "text",
+    sampled(
+        [TALK_OF_2023, NUMBERED, TALK_OF_2026, PADDED_EXAMPLE],
+        pytest.mark.nightly(part="processes"),
+    ),
+)
 def test_a_plan_runs_as_printed(gpus, text):
     gpus.plan.write_text(text)
     heard = gpus.run()
@@ -134,13 +141,17 @@ def test_what_is_recorded_of_runs_that_share_a_gpu(gpus):
 
 @pytest.mark.parametrize(
     ("row", "kind", "said"),
-    [
-        ("1,1,,,3,-,train.py,-,", "CollocationError", "row 1: "),
-        ("1,1,,,2,5g.40gb,train.py,-,", "UnknownNameError", "unknown MIG profile"),
-        ("1,1,,,0,3g.20gb,train.py,-,", "CollocationError", "MIG mode of"),
-        ("1,1,,,2,-,train.py,-,", "CollocationError", "is in MIG mode"),
-        ("1,1,,,-,mps,train.py,-,", "CollocationError", "no devices are named"),
-    ],
+    sampled(
+        [
+            ("1,1,,,3,-,train.py,-,", "CollocationError", "row 1: "),
+            ("1,1,,,2,5g.40gb,train.py,-,", "UnknownNameError", "unknown MIG profile"),
+            ("1,1,,,0,3g.20gb,train.py,-,", "CollocationError", "MIG mode of"),
+            ("1,1,,,2,-,train.py,-,", "CollocationError", "is in MIG mode"),
+            ("1,1,,,-,mps,train.py,-,", "CollocationError", "no devices are named"),
+        ],
+        pytest.mark.nightly(part="processes"),
+        every=5,
+    ),
 )
 def test_devices_that_cannot_be_had_are_an_error_before_the_start(gpus, row, kind, said):
     gpus.rows(row)

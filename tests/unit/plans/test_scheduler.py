@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.samples import sampled
 from tests.unit.plans.desks import HEADER, interrupt, lines, next_line, told
 from tests.unit.tracking.commands import until
 
@@ -247,19 +248,23 @@ def test_a_plan_that_is_a_link_stays_one(desk):
 
 @pytest.mark.parametrize(
     ("row", "kind", "said"),
-    [
-        ("1,1,,,-,-,none.py,-,", "PlanError", "row 2: there is no none.py"),
-        ("1,1,,,-,-,no-such-program,-,", "PlanError", "row 2: there is no no-such-program"),
-        (
-            "1,1,,,-,-,plan.csv,-,",
-            "PlanError",
-            "row 2: plan.csv is a plan",
-        ),
-        ("1,1,,,-,-,true,tops,", "UnknownNameError", "row 2: unknown source 'tops'"),
-        ("1,1,,,-,-,true,smi,", "ListenerError", "row 2: "),
-        ("1,1,,,7,-,true,-,", "CollocationError", "row 2: "),
-        ("1,1,,,-,9g.1gbx,true,-,", "CollocationError", "line 3: '9g.1gbx' says no way"),
-    ],
+    sampled(
+        [
+            ("1,1,,,-,-,none.py,-,", "PlanError", "row 2: there is no none.py"),
+            ("1,1,,,-,-,no-such-program,-,", "PlanError", "row 2: there is no no-such-program"),
+            (
+                "1,1,,,-,-,plan.csv,-,",
+                "PlanError",
+                "row 2: plan.csv is a plan",
+            ),
+            ("1,1,,,-,-,true,tops,", "UnknownNameError", "row 2: unknown source 'tops'"),
+            ("1,1,,,-,-,true,smi,", "ListenerError", "row 2: "),
+            ("1,1,,,7,-,true,-,", "CollocationError", "row 2: "),
+            ("1,1,,,-,9g.1gbx,true,-,", "CollocationError", "line 3: '9g.1gbx' says no way"),
+        ],
+        pytest.mark.nightly(part="processes"),
+        every=7,
+    ),
 )
 def test_what_cannot_be_run_is_said_before_anything_begins(desk, row, kind, said):
     """T11: what was asked for and cannot work is no run without it."""

@@ -13,6 +13,7 @@ import pytest
 from dippm.measure.sampler_file import read
 from dippm.runs.store.folder import read_folder
 from tests import fake_mps, fake_nvml
+from tests.samples import sampled
 from tests.unit.tracking.commands import line_of, until
 
 
@@ -56,17 +57,17 @@ def test_json_is_one_line_when_the_command_has_ended(desk):
     assert json.loads(answer.stdout)["status"] == "finished"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["none.py"], "there is no none.py"),
-        (["-l", "smi", "true"], "smi"),
-        (["-l", "tops", "true"], "unknown source 'tops'"),
-        (["-c", "mpz", "true"], "'mpz' says no way to share a GPU"),
-        (["-d", "x", "true"], "'x' are no devices"),
-        (["-d", "0", "true"], "no GPU can be used"),
-    ],
-)
+REFUSED = [
+    (["none.py"], "there is no none.py"),
+    (["-l", "smi", "true"], "smi"),
+    (["-l", "tops", "true"], "unknown source 'tops'"),
+    (["-c", "mpz", "true"], "'mpz' says no way to share a GPU"),
+    (["-d", "x", "true"], "'x' are no devices"),
+    (["-d", "0", "true"], "no GPU can be used"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), sampled(REFUSED, pytest.mark.nightly(part="processes")))
 def test_what_cannot_work_is_said_and_nothing_runs(desk, words, said):
     """T11: a listener that cannot work is an error, and not left out."""
     answer = dippm(desk, "track", *words)
@@ -113,6 +114,7 @@ def test_the_commands_on_a_plan(desk):
     assert dippm(desk, "plan", "recover", "plan.csv").stdout == "nothing was left\n"
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_plan_for_another_machine_is_checked(desk):
     desk.script("model.py", "")
     rows = [f"1,1,,,{gpu},3g.20gb,model.py,smi+dcgmi,a" for gpu in (0, 0, 3)]

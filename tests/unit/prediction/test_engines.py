@@ -26,6 +26,7 @@ from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.engine_law import as_pytorch, as_run, tensorrt
 from dippm.estimate.models.targets import Estimates
 from dippm.model.graph import ModelGraph
+from tests.samples import sampled
 
 BATCH = 1009
 DEVICES = ("T4", "A100-40GB", "H100-SXM-80GB", "RTX-4090")
@@ -80,7 +81,7 @@ def latency_ms(graph: ModelGraph, c: Conditions) -> float:
 
 
 @pytest.mark.parametrize("graph", [convolutional, attentive])
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", sampled(DEVICES, pytest.mark.nightly(part="answers")))
 @pytest.mark.parametrize("batch", [1, 32])
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_an_engine_is_between_its_roofline_and_the_compiler(graph, device, batch, precision):

@@ -21,6 +21,7 @@ from dippm.measure import subject
 from dippm.measure.subject import load_subject
 from dippm.show.report.html import render_report
 from tests import cuda_stand_in
+from tests.samples import sampled
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 QUICK = "--repeat 2 --warm-up 1 --energy-window-s 0 --json".split()
@@ -87,7 +88,9 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("given", OPTIONS, ids=" ".join)
+@pytest.mark.parametrize(
+    "given", sampled(OPTIONS, pytest.mark.nightly(part="answers")), ids=" ".join
+)
 def test_the_command_line_takes_every_word_of_it(given):
     command = typer.main.get_command(app)
     measure = command.commands["measure"]
@@ -153,13 +156,15 @@ def test_objects_and_files_of_other_runtimes_have_no_line_and_a_reason(tmp_path)
     assert "nothing that is known" in measure_line(gone, told.conditions, ("torch",))[1]
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["predict {} --tree", "explain {}", "compare {}", "sweep {} --batch 1,2", "cost {}",
-     "diff {} --device A100,H100", "what-if {}", "parallel {} --gpus 2",
-     "sweep {} --batch 4 --power-limit 200:300",
-     "choose {} --devices A100 --no-slices", "mig {} --device A100"],
-)  # fmt: skip
+COMMANDS = [
+    "predict {} --tree", "explain {}", "compare {}", "sweep {} --batch 1,2", "cost {}",
+    "diff {} --device A100,H100", "what-if {}", "parallel {} --gpus 2",
+    "sweep {} --batch 4 --power-limit 200:300",
+    "choose {} --devices A100 --no-slices", "mig {} --device A100",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", sampled(COMMANDS, pytest.mark.nightly(part="answers")))
 def test_it_is_printed_last_and_stands_in_the_document(words):
     words = words.format(f"{MODEL[0]} --input {MODEL[1]}").split()
     shown = answered([*words, "--quiet"])
@@ -174,11 +179,13 @@ def test_it_is_printed_last_and_stands_in_the_document(words):
     assert told["verify"] == last.split(maxsplit=1)[1]
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["predict {}", "explain {}", "compare {}", "sweep {} --batch 1,2", "what-if {}",
-     "choose {} --devices A100 --no-slices", "parallel {} --gpus 2"],
-)  # fmt: skip
+PAGES = [
+    "predict {}", "explain {}", "compare {}", "sweep {} --batch 1,2", "what-if {}",
+    "choose {} --devices A100 --no-slices", "parallel {} --gpus 2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", sampled(PAGES, pytest.mark.nightly(part="answers")))
 def test_pages_have_it_once(words, tmp_path):
     words = words.format(f"{MODEL[0]} --input {MODEL[1]}").split()
     page = tmp_path / "page.html"

@@ -108,6 +108,7 @@ def recurrent() -> ModelGraph:
     return b.graph(batch_is_symbolic=True)
 
 
+@pytest.mark.nightly(part="answers")
 def test_the_laws_of_compiled_mode_hold() -> None:
     predictor = pretrained.load().predictor
     devices = map(find, ("A100-40GB", "H100-SXM-80GB", "RTX-4090", "T4"))
@@ -124,6 +125,7 @@ def test_the_laws_of_compiled_mode_hold() -> None:
         assert not tally.violated or tally.worst < SLACK.get(law, 1.0), told
 
 
+@pytest.mark.nightly(part="answers")
 @pytest.mark.parametrize("law", physics.OF_ENGINES)
 def test_the_laws_of_engines_hold(engines, law) -> None:
     tally = engines[law]

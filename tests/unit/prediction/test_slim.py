@@ -88,6 +88,7 @@ device = ["A100"]
 """
 
 
+@pytest.mark.nightly(part="processes")
 def test_the_other_questions_of_an_onnx_file_too(onnx_file, without_torch, tmp_path):
     (tmp_path / "config.json").write_text(LLAMA)
     (tmp_path / "space.toml").write_text(SPACE.format(onnx_file))

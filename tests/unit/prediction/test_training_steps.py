@@ -15,6 +15,7 @@ from dippm.cli.app import app
 from dippm.devices import all_devices, find
 from dippm.errors import ConditionsError
 from dippm.estimate.pretrained import for_device
+from tests.samples import sampled
 from tests.unit.prediction.test_physics import convolutional, dense
 
 NAME = "hybrid-gpu-train"
@@ -57,7 +58,7 @@ def test_one_file_three_ways(onnx_file: Path, steps: dippm.LoadedPredictor) -> N
     assert one.tree.time_ms == pytest.approx(one.latency_ms, rel=1e-6)
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("gpu", sampled(GPUS, pytest.mark.nightly(part="answers")))
 def test_gradients_take_longer_than_the_forward_pass_which_takes_as_long_as_inference(
     graph: dippm.ModelGraph, gpu: str, steps: dippm.LoadedPredictor
 ) -> None:
@@ -90,7 +91,7 @@ def test_what_cannot_be_answered_says_so(
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("gpu", sampled(GPUS, pytest.mark.nightly(part="answers")))
 def test_physics(graph: dippm.ModelGraph, gpu: str, steps: dippm.LoadedPredictor) -> None:
     for precision in ("fp32", "fp16"):
         asked: dict[str, Any] = {"device": gpu, "precision": precision}

@@ -21,6 +21,7 @@ from dippm.decide.choice import pack
 from dippm.errors import DippmError
 from dippm.show.report.answers import VIEWS
 from dippm.show.report.listing import Listing
+from tests.samples import sampled
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("plotly", reason="pages with plots need the extra report")
@@ -307,7 +308,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sampled(COMMANDS, pytest.mark.nightly(part="answers")))
 def test_a_command_writes_together_what_it_writes_alone(command, folder, tmp_path, monkeypatch):
     from typer.testing import CliRunner
 

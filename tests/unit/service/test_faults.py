@@ -15,6 +15,7 @@ import threading
 import pytest
 
 from dippm.client import Client, ClientError
+from tests.samples import sampled
 from tests.unit.service.served import Process, command, is_alive, wait_for
 from tests.unit.service.test_service import ask, question, upload
 
@@ -85,6 +86,7 @@ def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost(alone):
     assert "dippm_workers_lost_total 1\n" in Client(alone.address).metrics()
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_process_that_is_killed_twice_is_a_typed_error(alone):
     _, headers, _ = question(alone, "choose", {**LONG, "batch": "1:100000"}, wait_s=0)
     for _ in range(2):
@@ -102,6 +104,7 @@ def test_a_process_that_is_killed_twice_is_a_typed_error(alone):
     wait_for(lambda: question(alone, "predict", {"model": {"path": "net.onnx"}})[0] == 200)
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_killed_converter_is_a_typed_error_and_no_more(alone, net):
     """The process of a frontend, in its sandbox, ends: its answer says so, the next one is good."""
     assert upload(alone, "predict", net.read_bytes(), "name=a.onnx")[0] == 200
@@ -133,6 +136,7 @@ def test_a_full_queue_says_when_to_come_again(alone):
         assert client.predict({"path": "net.onnx"}, batch=999)["latency_ms"] > 0
 
 
+@pytest.mark.nightly(part="processes")
 def test_clients_take_turns(alone):
     """One who asked five times does not keep one waiting who asked once."""
     _, headers, _ = question(alone, "choose", {**LONG, "batch": "1:100000"}, wait_s=0)
@@ -157,6 +161,7 @@ def test_clients_take_turns(alone):
     assert ends["modest"][0] < ends["greedy"][2]
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_full_disk_is_said_and_nothing_is_left(tmp_path, root):
     """A file system of 4 MB, where the kernel lets us make one."""
     place = tmp_path / "disk"
@@ -180,6 +185,7 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path, root):
         subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.nightly(part="processes")
 def test_too_many_uploads_at_once_are_said(tmp_path, root, net):
     service = Process(tmp_path, "--root", str(root), "--uploads-mb", "1")
     try:
@@ -201,6 +207,7 @@ def test_what_takes_too_long_is_ended_with_a_typed_error(tmp_path, root):
         service.end()
 
 
+@pytest.mark.nightly(part="processes")
 def test_800_half_open_connections_leave_the_service_answering(service):
     held = []
     try:
@@ -243,7 +250,10 @@ def test_a_head_without_end_is_refused(service):
         assert other.recv(100).startswith(b"HTTP/1.1 400")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    sampled([signal.SIGTERM, signal.SIGINT, signal.SIGKILL], pytest.mark.nightly(part="processes")),
+)
 def test_nothing_outlives_the_service(tmp_path, root, number):
     place = tmp_path / "uploads"
     place.mkdir()
@@ -296,6 +306,7 @@ def test_a_service_that_others_reach_asks_for_a_token(tmp_path, root):
         service.end()
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_token_that_could_be_guessed_and_other_wishes_are_refused(tmp_path):
     def refused(*words, **environment):
         ran = subprocess.run(
@@ -322,6 +333,7 @@ def test_a_token_that_could_be_guessed_and_other_wishes_are_refused(tmp_path):
     assert "cannot write" in refused("--folder", str(tmp_path / "none"))
 
 
+@pytest.mark.nightly(part="processes")
 def test_sixteen_clients_with_sixteen_models_lose_nothing(tmp_path, root):
     from tests.conftest import write_onnx
 

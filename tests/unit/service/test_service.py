@@ -15,6 +15,7 @@ from dippm import errors
 from dippm.base.progress import listening
 from dippm.client import Client, ClientError
 from tests.conftest import write_onnx
+from tests.samples import sampled
 from tests.unit.cli.test_schemas import SCHEMAS
 from tests.unit.service.served import Process, wait_for
 
@@ -242,35 +243,39 @@ def test_a_job_is_cancelled_and_its_worker_does_something_else(tmp_path, root):
 
 @pytest.mark.parametrize(
     ("document", "status", "words"),
-    [
-        ({}, 422, "names no model"),
-        ({"model": {"path": "net.onnx"}, "device": "A1000"}, 422, "unknown device"),
-        ({"model": {"path": "net.onnx"}, "batch": 0}, 422, "batch"),
-        ({"model": {"path": "net.onnx"}, "batch": 10**9}, 422, "batch"),
-        ({"model": {"path": "net.onnx"}, "batch": "many"}, 422, "batch"),
-        ({"model": {"path": "net.onnx"}, "precision": "fp3"}, 422, "fp3"),
-        ({"model": {"path": "net.onnx"}, "surprise": 1}, 422, "surprise"),
-        ({"model": {"path": "net.onnx"}, "trust": True}, 422, "trust"),
-        ({"model": {"path": "net.onnx"}, "device": "/etc/my.toml"}, 422, "names a file"),
-        ({"model": {"path": "net.onnx"}, "device": "my.toml"}, 422, "names a file"),
-        ({"model": {"path": "net.onnx"}, "checkpoint": "../x"}, 422, "names a file"),
-        ({"model": {"path": "net.onnx"}, "timeout_s": 1e6}, 422, "the most here is"),
-        ({"model": {"path": "net.onnx"}, "timeout_s": -1}, 422, "timeout_s"),
-        ({"model": {"path": "none.onnx"}}, 404, "no model is at"),
-        ({"model": {"path": "bad.onnx"}}, 415, "bad.onnx"),
-        ({"model": {"path": "../secret.onnx"}}, 403, "outside"),
-        ({"model": {"path": "/etc/passwd"}}, 403, "outside"),
-        ({"model": {"path": "link.onnx"}}, 404, "no model is at"),
-        ({"model": {"path": "."}}, 404, "no model is at"),
-        ({"model": {"path": "a\0b"}}, 422, "zero byte"),
-        ({"model": {"path": "x" * 5000}}, 422, "1000"),
-        ({"model": {"path": "x" * 999}}, 404, "no model is at"),
-        ({"model": "net.onnx"}, 422, "model"),
-        ({"model": "hf-config:/etc"}, 403, "outside"),
-        ({"model": "nothing:resnet50"}, 422, "no name of a model"),
-        ({"model": {"sha256": "0" * 64}}, 404, "no model with sha256"),
-        ({"model": {"sha256": "../../x"}}, 422, "sha256"),
-    ],
+    sampled(
+        [
+            ({}, 422, "names no model"),
+            ({"model": {"path": "net.onnx"}, "device": "A1000"}, 422, "unknown device"),
+            ({"model": {"path": "net.onnx"}, "batch": 0}, 422, "batch"),
+            ({"model": {"path": "net.onnx"}, "batch": 10**9}, 422, "batch"),
+            ({"model": {"path": "net.onnx"}, "batch": "many"}, 422, "batch"),
+            ({"model": {"path": "net.onnx"}, "precision": "fp3"}, 422, "fp3"),
+            ({"model": {"path": "net.onnx"}, "surprise": 1}, 422, "surprise"),
+            ({"model": {"path": "net.onnx"}, "trust": True}, 422, "trust"),
+            ({"model": {"path": "net.onnx"}, "device": "/etc/my.toml"}, 422, "names a file"),
+            ({"model": {"path": "net.onnx"}, "device": "my.toml"}, 422, "names a file"),
+            ({"model": {"path": "net.onnx"}, "checkpoint": "../x"}, 422, "names a file"),
+            ({"model": {"path": "net.onnx"}, "timeout_s": 1e6}, 422, "the most here is"),
+            ({"model": {"path": "net.onnx"}, "timeout_s": -1}, 422, "timeout_s"),
+            ({"model": {"path": "none.onnx"}}, 404, "no model is at"),
+            ({"model": {"path": "bad.onnx"}}, 415, "bad.onnx"),
+            ({"model": {"path": "../secret.onnx"}}, 403, "outside"),
+            ({"model": {"path": "/etc/passwd"}}, 403, "outside"),
+            ({"model": {"path": "link.onnx"}}, 404, "no model is at"),
+            ({"model": {"path": "."}}, 404, "no model is at"),
+            ({"model": {"path": "a\0b"}}, 422, "zero byte"),
+            ({"model": {"path": "x" * 5000}}, 422, "1000"),
+            ({"model": {"path": "x" * 999}}, 404, "no model is at"),
+            ({"model": "net.onnx"}, 422, "model"),
+            ({"model": "hf-config:/etc"}, 403, "outside"),
+            ({"model": "nothing:resnet50"}, 422, "no name of a model"),
+            ({"model": {"sha256": "0" * 64}}, 404, "no model with sha256"),
+            ({"model": {"sha256": "../../x"}}, 422, "sha256"),
+        ],
+        pytest.mark.nightly(part="hostile"),
+        every=3,
+    ),
 )
 def test_a_question_that_has_no_answer_gets_a_typed_error(service, document, status, words):
     found = question(service, "predict", document)
@@ -381,8 +386,11 @@ def hostile_zips():
     yield "many", [(f"{n}.onnx", b"") for n in range(1001)], "files"
 
 
-@pytest.mark.parametrize(("members", "words"), [c[1:] for c in hostile_zips()],
-                         ids=[c[0] for c in hostile_zips()])  # fmt: skip
+@pytest.mark.parametrize(
+    ("members", "words"),
+    sampled([c[1:] for c in hostile_zips()], pytest.mark.nightly(part="hostile")),
+    ids=[c[0] for c in hostile_zips()],
+)
 def test_a_packed_folder_of_a_stranger_is_refused(service, tmp_path, members, words):
     packed = tmp_path / "x.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:

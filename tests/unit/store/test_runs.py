@@ -134,6 +134,7 @@ store.attach(pathlib.Path(sys.argv[2]))
     assert len(client.get_metric_history(run.id, "loss")) == 5
 
 
+@pytest.mark.nightly(part="processes")
 def test_attachers_of_one_folder_at_once(store, store_file, tmp_path):
     folder = make_run(tmp_path)
     words = [sys.executable, "-m", "dippm.runs.store.attach", folder, "--store", store_file]
@@ -262,6 +263,7 @@ def test_a_hundred_thousand_samples_take_ten_bytes_each(tmp_path):
     assert all(np.array_equal(a.values, b.values) for a, b in zip(again, columns, strict=True))
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_run_of_a_million_samples(store, tmp_path):
     run = store.attach(make_run(tmp_path, ticks=340_000))
     assert run.samples().num_rows == 3 * 340_000

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.samples import sampled
 from tests.unit.tracking.commands import ROOT, environment
 
 TEXT = (ROOT / "docs" / "tracking" / "runs.md").read_text(encoding="utf-8")
@@ -20,7 +21,9 @@ python() {{ "{sys.executable}" "$@"; }}
 '''
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS["python"])))
+@pytest.mark.parametrize(
+    "number", sampled(range(len(BLOCKS["python"])), pytest.mark.nightly(part="processes"))
+)
 def test_a_program_runs(tmp_path, number):
     program = tmp_path / "program.py"
     program.write_text(BLOCKS["python"][number])

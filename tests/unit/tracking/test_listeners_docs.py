@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from dippm.runs.tracking.listeners import LISTENERS
+from tests.samples import sampled
 from tests.unit.tracking.commands import ROOT, environment
 from tests.unit.tracking.test_docs import SHELL
 
@@ -31,7 +32,9 @@ print(sum(1 for _ in iterations(range(4))), "steps")
 """
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS["python"])))
+@pytest.mark.parametrize(
+    "number", sampled(range(len(BLOCKS["python"])), pytest.mark.nightly(part="processes"))
+)
 def test_a_program_runs(tmp_path, number):
     (tmp_path / "program.py").write_text(BLOCKS["python"][number])
     answer = subprocess.run(

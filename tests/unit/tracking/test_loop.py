@@ -17,7 +17,7 @@ from dippm.runs.tracking.expectation import expectation_beside
 from .small_net import network, tracked
 
 pytest.importorskip("mlflow")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly(part="processes")
 CPU = "CPU-AMD-EPYC-2c"
 
 

@@ -207,7 +207,7 @@ def test_a_random_split_keeps_a_point_together(examples) -> None:
     assert random_split(alone) == random_split(alone.assign(point=alone["row_id"]))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="answers")
 def test_the_fit_recovers_the_laws_of_time(runner, fitted) -> None:
     held = runner.held_out(fitted, Mixture(0.5), "shipped mean").rows
     error = (held["predicted latency_ms"] / held["latency_ms"] - 1).abs()
@@ -226,7 +226,7 @@ def test_the_fit_recovers_the_laws_of_time(runner, fitted) -> None:
     assert by_events == pytest.approx(simulated.EVENT_LAUNCH_MS, rel=0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="answers")
 def test_all_three_targets_have_lines_of_the_set(runner, fitted, found, store) -> None:
     held = runner.held_out(fitted, Mixture(0.5), "shipped mean")
     latency = summary(runner.examples, [held])

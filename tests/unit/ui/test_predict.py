@@ -30,6 +30,7 @@ from dippm.show.ui.page.app import application
 from dippm.show.ui.page.predict import PIECE_BYTES
 from dippm.show.ui.predicting import PredictSessions
 from tests.conftest import write_onnx
+from tests.samples import sampled
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -258,7 +259,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", sampled(HOSTILE, pytest.mark.nightly(part="hostile")))
 def test_a_zip_of_a_stranger_is_refused_every_time_and_leaves_nothing(visitor, asked, kind):
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
@@ -334,6 +335,7 @@ def test_a_process_that_is_killed_amid_an_answer_loses_nothing(visitor, asked, n
     assert ask(visitor, asked, model={"sha256": sha256}, batch=22)["answer"]["latency_ms"] > 0
 
 
+@pytest.mark.nightly(part="processes")
 def test_the_door_is_opened_in_a_process_of_its_own(tmp_path, net):
     words = [sys.executable, "-m", "dippm", "ui", "--store", str(tmp_path / "runs.db")]
     process = subprocess.Popen(

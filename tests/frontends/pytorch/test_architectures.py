@@ -15,6 +15,7 @@ from dippm.model.frontends.frontend import InputSpec
 from dippm.model.graph import build
 from tests.samples import sampled
 
+pytestmark = pytest.mark.usefixtures("own_garbage")
 IMAGE = (3, 224, 224)
 VISION = {
     "resnet50": 4_089_184_256,

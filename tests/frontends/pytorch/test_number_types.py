@@ -87,11 +87,11 @@ def node_size(shape: tuple[int, ...]) -> int:
 
 IN_FILES = [
     pytest.param(route, marks=pytest.mark.nightly(part="frontends"))
-    for route in ("pt", "pt2", "script", "onnx")
+    for route in ("pt", "pt2", "script")
 ]
 
 
-@pytest.mark.parametrize("route", ["object", *IN_FILES])
+@pytest.mark.parametrize("route", ["object", *IN_FILES, "onnx"])
 @pytest.mark.filterwarnings("ignore")
 def test_graphs_are_equal_up_to_the_type(route, tmp_path):
     differ = []
@@ -124,7 +124,6 @@ def test_graphs_are_equal_up_to_the_type(route, tmp_path):
     assert not differ, "\n".join(differ[:20])
 
 
-@pytest.mark.nightly(part="frontends")
 def test_the_routes_count_alike(tmp_path):
     """What one route loses or counts twice in every type, the others show."""
     for name in NETWORKS:

@@ -208,7 +208,6 @@ def test_a_measurement_is_kept_where_no_prediction_can_be_held_against_it(onnx_n
     assert "comparison absent: " in text.stdout
 
 
-@pytest.mark.nightly(part="processes")
 def test_a_file_of_another_framework_is_compared_if_a_checkpoint_learned_from_that(
     onnx_net, known_cpu, tmp_path
 ):

@@ -23,6 +23,7 @@ from dippm.show.report.html import render_report
 from tests import cuda_stand_in
 from tests.samples import sampled
 
+pytestmark = pytest.mark.usefixtures("own_garbage")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 QUICK = "--repeat 2 --warm-up 1 --energy-window-s 0 --json".split()
 MODEL = ("timm:resnet18", "3,64,64")

@@ -31,6 +31,7 @@ from dippm.errors import PluginWarning
 from dippm.estimate.pretrained import store
 from dippm.estimate.pretrained.checkpoint import MAX_HEADER_BYTES, open_weights
 from dippm.model.frontends import plugins, registry
+from tests.samples import sampled
 
 ROOT = Path(__file__).resolve().parents[1]
 ESCAPES = "a\x1b[31mred\x07\x9b2J\u202egnp\u2066\r"
@@ -190,7 +191,7 @@ PLACES: dict[str, tuple[str, Callable[[Path], Path]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", sampled(PLACES, pytest.mark.nightly(part="hostile"), every=3))
 @pytest.mark.parametrize("command", ["predict", "graph", "compare"])
 def test_places_of_models(tmp_path, name, command):
     error, make = PLACES[name]
@@ -372,10 +373,10 @@ def test_no_elements(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    [
+    sampled([
         "", ";", "=", "x=", "=3", "0", "-1", "1e9", "nan", "٣,٤", "3," * 2000 + "3", "x=3;x=3",
         ESCAPES, NO_TEXT, "9" * 5000, "16777216,16777216,16777216", "value:nan", "fixed:",
-    ],
+    ], pytest.mark.nightly(part="hostile"), every=3),
     ids=lambda text: repr(text[:20]),
 )  # fmt: skip
 def test_input_sizes(onnx_file, text):
@@ -496,7 +497,7 @@ DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", sampled(DOCUMENTS, pytest.mark.nightly(part="hostile")))
 @pytest.mark.parametrize("file", ["config.json", "metrics.json"])
 def test_a_document_of_a_checkpoint(checkpoint, onnx_file, file, name):
     folder = checkpoint("hybrid")
@@ -506,11 +507,11 @@ def test_a_document_of_a_checkpoint(checkpoint, onnx_file, file, name):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
+    sampled([
         ("summary", None), ("summary", 3), ("summary", {}), ("summary", [None]),
         ("summary", [{"n": -1}]), ("summary", [{"mape": -1}]), ("summary", [{"n": True}]),
         ("summary", [{"mape": "much"}]), ("other", 3), ("other", [[1]]), ("other", [{"a": {}}]),
-    ],
+    ], pytest.mark.nightly(part="hostile"), every=3),
 )  # fmt: skip
 def test_a_key_of_the_metrics(checkpoint, onnx_file, key, value):
     folder = checkpoint("hybrid")
@@ -598,10 +599,10 @@ def nothing(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [
+    sampled([
         sparse, sparse_with_a_header, half_a_file, a_deep_header, a_folder_in_its_place,
         a_pipe_in_its_place, a_loop_in_its_place, other_weights, nothing,
-    ],
+    ], pytest.mark.nightly(part="hostile"), every=3),
     ids=lambda damage: damage.__name__.replace("_", " "),
 )  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)

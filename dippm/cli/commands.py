@@ -31,7 +31,13 @@ from dippm.cli.spelling import OPTIONS, on_command_line, one_command, options_of
 from dippm.errors import DippmError, DippmWarning, shortened
 
 INTERRUPTED, READER_GONE = 130, 141
-VALUES = {"<int>": "N", "<float>": "X", "<path>": "FILE"}
+VALUES = {
+    "<int>": "N",
+    "<int range>": "N",
+    "<float>": "X",
+    "<float range>": "X",
+    "<path>": "FILE",
+}
 FOREIGN = ("run", "track")
 """Commands that run another program."""
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -83,7 +89,7 @@ class Commands(TyperGroup):
         except typer.Abort:
             sys.exit(INTERRUPTED)
         except UsageError as error:
-            hint = f"`{_path(error)} --help` lists what it takes."
+            hint = f"`{_path(error)} --help` lists arguments and options."
             document = {"type": "UsageError", "message": _message(error), "hint": hint}
             print_json("error", {"error": document})
             sys.exit(2)
@@ -208,7 +214,7 @@ def _exit_codes(words: Sequence[str]) -> Iterator[None]:
         if cause.errno in _STREAM_ERRORS and cause.filename is None:
             _forget_stdout()
             reason = cause.strerror or str(cause)
-            failed = DippmError(f"cannot write the answer: {reason}", "Send it to another place.")
+            failed = DippmError(f"cannot write the answer: {reason}", "Write it elsewhere.")
             report_error(failed, as_json=False)
         else:
             report_error(_dippm_error(cause, words), as_json="--json" in words)

@@ -60,17 +60,28 @@ def _slices() -> Iterable[str]:
     return dict.fromkeys(p.name for device in all_devices() for p in device.mig_profiles)
 
 
+FORMATS = (
+    "fp32 (PyTorch's default: TF32 for convolutions only), fp32-ieee (no TF32), tf32 (TF32 for "
+    "convolutions and matrix products), fp16, bf16, amp, amp-bf16; with TensorRT also int8, fp8"
+)
+"""Values of --precision, for its help."""
 Source = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Model file, or a name such as timm:resnet50.")
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Path of a model file, or a library model such as timm:resnet50."
+    ),
 ]
-Batch = Annotated[int, typer.Option("--batch", "-b", help="Samples per forward pass or step.")]
+Batch = Annotated[
+    int, typer.Option("--batch", "-b", help="Samples per forward pass or training step.")
+]
 Input = Annotated[
     str | None,
     typer.Option(
         "--input",
         "-i",
         metavar="SIZES",
-        help='Input sizes without the batch: "3,224,224" or "ids=128;mask=128".',
+        help='Input shape without the batch dimension: "3,224,224", or by input name: '
+        '"ids=128;mask=128". Default: the shape that the model states.',
     ),
 ]
 DeviceName = Annotated[
@@ -78,7 +89,7 @@ DeviceName = Annotated[
     typer.Option(
         "--device",
         "-d",
-        help="GPU, see `dippm devices`, or a device file: my_gpu.toml.",
+        help="GPU name (`dippm devices` lists them), cpu, or a device file such as my_gpu.toml.",
         autocompletion=_completing(_devices),
     ),
 ]
@@ -87,7 +98,7 @@ Devices = Annotated[
     typer.Option(
         "--device",
         "-d",
-        help="GPUs: A100,H100,my_gpu.toml.",
+        help="GPU names and device files, separated by commas: A100,H100,my_gpu.toml.",
         autocompletion=_completing(_devices),
     ),
 ]
@@ -95,7 +106,8 @@ CheckpointName = Annotated[
     str | None,
     typer.Option(
         "--checkpoint",
-        help="Name, name@version or folder, see `dippm models`; the one that knows the device.",
+        help="Checkpoint of the predictor: name, name@version or folder (`dippm models` lists "
+        "them). Default: the shipped checkpoint that supports the device.",
         autocompletion=_completing(_checkpoints),
     ),
 ]
@@ -104,8 +116,7 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         "-p",
-        help="fp32 (as PyTorch comes: TF32 convolutions), fp32-ieee (no TF32), tf32 (products "
-        "too), fp16, bf16, amp, amp-bf16; int8, fp8 of tensorrt.",
+        help=f"Number format: {FORMATS}.",
         autocompletion=_completing(_precisions),
     ),
 ]
@@ -114,29 +125,37 @@ Precisions = Annotated[
     typer.Option(
         "--precision",
         "-p",
-        help="fp32 (as PyTorch comes: TF32 convolutions), fp32-ieee (no TF32), tf32 (products "
-        "too), fp16, bf16, amp, amp-bf16; int8, fp8 of tensorrt; several with commas, or all.",
+        help=f"Number format: {FORMATS}. Several, separated by commas, or all.",
         autocompletion=_completing(_precisions),
     ),
 ]
-Mode = Annotated[str, typer.Option("--mode", help="eager or compiled.")]
+Mode = Annotated[str, typer.Option("--mode", help="Execution mode of PyTorch: eager or compiled.")]
 Timer = Annotated[
-    str, typer.Option("--timer", help="What the latency includes: kernel, event, wall, wall+copy.")
+    str,
+    typer.Option(
+        "--timer",
+        help="Definition of the latency: kernel (sum of kernel times), event (between CUDA "
+        "events), wall (synchronised forward pass) or wall+copy (also copies the input to the "
+        "GPU).",
+    ),
 ]
 Mig = Annotated[
     str | None,
     typer.Option(
         "--mig",
-        help="Predict for this slice, for instance 3g.20gb.",
+        help="MIG slice to predict for, such as 3g.20gb. Default: the whole GPU.",
         autocompletion=_completing(_slices),
     ),
 ]
-ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Memory layout of images.")]
+ChannelsLast = Annotated[
+    bool, typer.Option("--channels-last", help="Use the channels-last memory layout for images.")
+]
 Host = Annotated[
     str | None,
     typer.Option(
         "--host",
-        help="Machine that launches the kernels: a class of `dippm hosts`, or µs per launch.",
+        help="Host that launches the kernels: a class (`dippm hosts` lists them), or the time per "
+        "kernel launch in µs. Default: assumed from the device.",
         autocompletion=_completing(_hosts),
     ),
 ]
@@ -144,27 +163,33 @@ Attention = Annotated[
     str,
     typer.Option(
         "--attention",
-        help="fused or unfused: without fused kernels its scores are written to memory.",
+        help="Attention kernels: fused, or unfused, which write the attention scores to memory.",
     ),
 ]
 Phase = Annotated[
     str,
-    typer.Option("--phase", help="inference, or train: a step of forward, backward and update."),
+    typer.Option(
+        "--phase", help="inference, or train: a step of forward pass, backward pass and update."
+    ),
 ]
 Optimizer = Annotated[
-    str, typer.Option("--optimizer", help="Of a training step: sgd (with momentum), adam, adamw.")
+    str,
+    typer.Option(
+        "--optimizer", help="Optimizer of a training step: sgd (with momentum), adam or adamw."
+    ),
 ]
 Checkpointing = Annotated[
     bool,
     typer.Option(
-        "--checkpointing", help="Of a training step: blocks are run again in the backward pass."
+        "--checkpointing",
+        help="Activation checkpointing: a training step recomputes blocks in its backward pass.",
     ),
 ]
 Autograd = Annotated[
     bool,
     typer.Option(
         "--autograd",
-        help="Inference without torch.no_grad: the pass keeps what a backward pass would need.",
+        help="Inference without torch.no_grad, which keeps the tensors that a backward pass needs.",
     ),
 ]
 ContextMb = Annotated[
@@ -172,15 +197,18 @@ ContextMb = Annotated[
     typer.Option(
         "--context-mb",
         metavar="MIB|CLASS",
-        help="Memory of the process beside the allocator, as `dippm doctor` measures it, or the "
-        "class of its software: cuda-10, cuda-11, lazy (CUDA 11.7 and newer).",
+        help="GPU memory in MiB that the process uses outside PyTorch's allocator (`dippm doctor` "
+        "measures it), or a class of software: cuda-10, cuda-11 (up to 11.6) or lazy (CUDA 11.7 "
+        "and later). Default: assumed from the device.",
         autocompletion=_completing(_software_classes),
     ),
 ]
 Runtime = Annotated[
     str,
     typer.Option(
-        "--runtime", help="pytorch, torchscript, onnxruntime, or tensorrt: an engine, a CUDA graph."
+        "--runtime",
+        help="Runtime of the model: pytorch, torchscript, onnxruntime or tensorrt (an engine that "
+        "is launched as a CUDA graph).",
     ),
 ]
 ModelsFrom = Annotated[
@@ -188,25 +216,34 @@ ModelsFrom = Annotated[
     typer.Option(
         "--from",
         metavar="FILE",
-        help="Also the models that a file lists, each with its own input and batch, as "
-        "`dippm compare --from` takes it.",
+        help="Also read models from a file, each with its own input and batch; the format is that "
+        "of `dippm compare --from`.",
     ),
 ]
 Framework = Annotated[
     str | None,
-    typer.Option("--framework", "-f", help="pytorch, onnx, tensorflow, keras or paddle; inferred."),
+    typer.Option(
+        "--framework",
+        "-f",
+        help="Framework of the model file: pytorch, onnx, tensorflow, keras or paddle. Default: "
+        "detected from the file.",
+    ),
 ]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Read the file even if that can run code from it.")
+    bool,
+    typer.Option("--trust", help="Allow model files that can execute code when they are read."),
 ]
 Tree = Annotated[
-    bool, typer.Option("--tree", help="Also list what each module costs, with subtotals.")
+    bool, typer.Option("--tree", help="Also list the cost of each module, with subtotals.")
 ]
-Depth = Annotated[int, typer.Option("--depth", min=0, help="Levels of modules that --tree lists.")]
+Depth = Annotated[
+    int, typer.Option("--depth", min=0, help="Number of module levels in the tree of modules.")
+]
 RequireFit = Annotated[
     bool,
     typer.Option(
-        "--require-fit", help="Exit code 1 unless the memory holds every answer, at 99 %."
+        "--require-fit",
+        help="Exit with code 1 unless the 99 % memory bound of every prediction fits the device.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -214,23 +251,31 @@ Timeout = Annotated[
     float,
     typer.Option(
         "--timeout-s",
-        help="Seconds that a conversion may take; more above 100,000 operators, inf for no limit.",
+        help="Time limit of a conversion in s, extended above 100,000 operators; inf: no limit.",
     ),
 ]
 MemoryLimit = Annotated[
-    int, typer.Option("--memory-limit-mb", help="Memory in MB that a conversion may use.")
+    int, typer.Option("--memory-limit-mb", help="Memory limit of a conversion in MiB.")
 ]
-Html = Annotated[Path | None, typer.Option("--html", help="Also write a page that opens offline.")]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Also write an HTML page, which needs no network.")
+]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show no progress; files and pipes never get any.")
+    bool,
+    typer.Option("--quiet", "-q", help="Show no progress. Files and pipes never get progress."),
 ]
 
-Hz = Annotated[float, typer.Option("--hz", help="Samples per second, at most 1000.")]
+Hz = Annotated[float, typer.Option("--hz", help="Sampling rate in Hz, at most 1000.")]
 EndAfter = Annotated[
-    float, typer.Option("--timeout-s", min=0, help="End the command after so long; 0: never.")
+    float, typer.Option("--timeout-s", min=0, help="Time limit of the command in s; 0: no limit.")
 ]
 RunStore = Annotated[
-    str, typer.Option("--store", help="URI; else MLFLOW_TRACKING_URI, else a file.")
+    str,
+    typer.Option(
+        "--store",
+        help="Run store: file, database or server URI. Default: $MLFLOW_TRACKING_URI, else a file "
+        "of the user.",
+    ),
 ]
 
 
@@ -278,7 +323,7 @@ def _pair_option(p: Parameter) -> Parameter:
     if kind is bool:
         return p
     option = copy(option)
-    option.help = f"{option.help.removesuffix('.')}; or two, with a comma."
+    option.help = f"{option.help} One value, or two separated by a comma."
     if kind is int:
         return p.replace(annotation=Annotated[str, option], default=str(p.default))
     return p.replace(annotation=Annotated[kind, option])
@@ -300,7 +345,7 @@ def _size(text: str) -> int:
     try:
         return whole_number(text)
     except ValueError:
-        raise typer.BadParameter(f"batch {text!r} is no whole number") from None
+        raise typer.BadParameter(f"batch {text!r} is not a whole number") from None
 
 
 def conditions(*without: str, pairs: bool = False) -> Callable[[Command], Command]:
@@ -339,6 +384,7 @@ def split_list(text: str) -> list[str]:
 
 
 Csv = Annotated[
-    Path | None, typer.Option("--csv", help="Also write every row, with unrounded numbers.")
+    Path | None,
+    typer.Option("--csv", help="Also write a CSV file of all rows, with unrounded numbers."),
 ]
 """Option of every command that ends with `output.show`, like `Json` and `Html`."""

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from dippm.errors import DippmError
 
 DEFAULT_TOP = 12
-SloMs = Annotated[float | None, typer.Option("--slo-ms", help="Most that a batch may take, in ms.")]
+SloMs = Annotated[float | None, typer.Option("--slo-ms", help="Latency limit of a batch in ms.")]
 SloAt = Annotated[
     str,
     typer.Option(
         "--slo-at",
-        help="What has to hold to --slo-ms: upper, the upper end of the 90 % interval, or value, "
-        "the predicted latency.",
+        help="Latency that --slo-ms limits: upper (upper end of the 90 % interval) or value (the "
+        "predicted latency).",
     ),
 ]
 MaxMemory = Annotated[
@@ -33,24 +33,27 @@ MaxMemory = Annotated[
     typer.Option(
         "--max-memory-mb",
         "--memory-limit",
-        help="Most memory in MB that the model may need at 99 %, beside what a GPU has.",
+        help="Limit of the 99 % memory bound in MiB, in addition to the memory of the device.",
     ),
 ]
 PricesFile = Annotated[
     Path | None,
-    typer.Option("--prices", metavar="FILE", help="Prices of an hour: a TOML file."),
+    typer.Option("--prices", metavar="FILE", help="TOML file of prices per hour."),
 ]
 
 CarbonFile = Annotated[
     Path | None,
-    typer.Option("--carbon", metavar="FILE", help="Grams per kWh by region: a TOML file."),
+    typer.Option("--carbon", metavar="FILE", help="TOML file of grams of CO2 per kWh, by region."),
 ]
 RegionName = Annotated[
-    str | None, typer.Option("--region", help="Of --carbon: whose electricity is taken.")
+    str | None,
+    typer.Option("--region", help="Region of the --carbon file whose electricity is used."),
 ]
 Copies = Annotated[
     int,
-    typer.Option("--copies", help="Processes of the model that share each place under MPS."),
+    typer.Option(
+        "--copies", help="Processes of the model that share each GPU or MIG slice by MPS."
+    ),
 ]
 
 
@@ -60,45 +63,57 @@ def choose(
     devices: Annotated[
         str,
         typer.Option(
-            "--devices", "--device", "-d", help="GPUs: A100,H100,my_gpu.toml; all is every one."
+            "--devices",
+            "--device",
+            "-d",
+            help="GPU names and device files, separated by commas: A100,H100,my_gpu.toml; or all.",
         ),
     ] = "all",
     slices: Annotated[
-        bool, typer.Option("--slices/--no-slices", help="MIG slices beside whole GPUs.")
+        bool, typer.Option("--slices/--no-slices", help="Also rank MIG slices.")
     ] = True,
     by: Annotated[
         str,
         typer.Option(
             "--by",
-            help="latency, throughput, energy, cost or carbon of a sample, or size: the smallest "
-            "that will do.",
+            help="Rank by latency, throughput, energy, cost or carbon per sample, or by size: the "
+            "smallest GPU or slice within the limits.",
         ),
     ] = "latency",
     batch: Annotated[
         str,
-        typer.Option("--batch", "-b", help="One size, or 1:256: each place takes its best."),
+        typer.Option(
+            "--batch",
+            "-b",
+            help="Batch size, or a range such as 1:256: the best size of each GPU or slice.",
+        ),
     ] = "1",
     slo_ms: SloMs = None,
     slo_at: SloAt = "upper",
     max_memory_mb: MaxMemory = None,
     prices: PricesFile = None,
     dataset_size: Annotated[
-        int | None, typer.Option("--dataset-size", help="Samples of an epoch, for its cost.")
+        int | None,
+        typer.Option(
+            "--dataset-size", help="Also estimate time and cost of an epoch of N samples."
+        ),
     ] = None,
     carbon: CarbonFile = None,
     region: RegionName = None,
     copies: Copies = 1,
     *,
-    top: Annotated[int, typer.Option("--top", min=1, help="Rows of the table.")] = DEFAULT_TOP,
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="Number of rows in the table.")
+    ] = DEFAULT_TOP,
     csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Rank GPUs and MIG slices for a model, under limits, and say how sure the first place is.
+    """Rank GPUs and MIG slices for a model under limits, with the confidence of the first rank.
 
-    What will not do is a row with its reason; exit code 1 if that is all of them.
+    A GPU or slice that misses a limit is a row with its reason. Exit code 1 if all of them do.
     """
 
     def ask() -> Choice:

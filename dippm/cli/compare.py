@@ -23,34 +23,41 @@ MOST_LIST_BYTES = 16 << 20
 @options.conditions()
 def compare(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL", help="Model files or names.")
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="Paths of model files, or library models."),
     ] = None,
     models_from: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Also the models that a file lists, one per line, or a CSV with the columns "
-            "model, input, batch, framework; - reads standard input.",
+            help="Also read models from a file: one model per line, or a CSV with the columns "
+            "model, input, batch, framework. -: standard input.",
         ),
     ] = None,
     batch: Annotated[
         str,
-        typer.Option("--batch", "-b", help="Sizes: 1,8,32, powers of two 1:1024, steps 8:64:8."),
+        typer.Option(
+            "--batch", "-b", help="Batch sizes: list 1,8,32, powers of two 1:1024, or steps 8:64:8."
+        ),
     ] = "1",
     device: options.Devices = "A100",
     precision: options.Precisions = "fp32",
     mig: Annotated[
-        str | None, typer.Option("--mig", help="Slices: 1g.5gb,3g.20gb; full is the whole GPU.")
+        str | None,
+        typer.Option("--mig", help="MIG slices, separated by commas; full: the whole GPU."),
     ] = None,
     framework: options.Framework = None,
     *,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 1 if any point failed, not only if all did.")
+        bool,
+        typer.Option(
+            "--strict", help="Exit with code 1 if any prediction fails, not only if all fail."
+        ),
     ] = False,
     require_fit: options.RequireFit = False,
     sort: Annotated[
-        str | None, typer.Option("--sort", help="Column to sort by, for instance latency_ms.")
+        str | None, typer.Option("--sort", help="Column to sort by, such as latency_ms.")
     ] = None,
     csv: options.Csv = None,
     html: options.Html = None,
@@ -58,16 +65,16 @@ def compare(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Predict several models, each for every device, slice, precision and batch.
+    """Predict several models for every device, MIG slice, precision and batch size.
 
-    What cannot be predicted is a row with its reason; exit code 1 if that is all of them.
+    A failed prediction is a row with its reason. Exit code 1 if all predictions fail.
     """
     from dippm.estimate.prediction import COLUMNS
 
     if sort and sort not in COLUMNS:
-        raise typer.BadParameter(f"{sort!r} is no column; columns: {', '.join(COLUMNS)}")
+        raise typer.BadParameter(f"{sort!r} is not a column; columns: {', '.join(COLUMNS)}")
     if not models and models_from is None:
-        raise typer.BadParameter("no model: give files or names, or --from FILE")
+        raise typer.BadParameter("no model: give model files or names, or --from FILE")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.api import compare as answer
         from dippm.estimate.batches import batches_of

@@ -23,25 +23,34 @@ def cost(
     *,
     samples: Annotated[
         int,
-        typer.Option("--samples", "--dataset-size", min=1, help="That are gone over."),
+        typer.Option("--samples", "--dataset-size", min=1, help="Number of samples per pass."),
     ] = 1_000_000,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="How often.")] = 1,
+    epochs: Annotated[
+        int, typer.Option("--epochs", min=1, help="Number of passes over the samples.")
+    ] = 1,
     prices: PricesFile = None,
     price_per_hour: Annotated[
-        float | None, typer.Option("--price-per-hour", min=0.0, help="Of the GPU, or of the slice.")
+        float | None,
+        typer.Option("--price-per-hour", min=0.0, help="Price of the GPU or MIG slice per hour."),
     ] = None,
     carbon: CarbonFile = None,
     region: RegionName = None,
     g_per_kwh: Annotated[
         float | None,
-        typer.Option("--g-per-kwh", help="Grams of CO2 of a kWh, in place of --carbon."),
+        typer.Option(
+            "--g-per-kwh", help="Carbon intensity in grams of CO2 per kWh, instead of --carbon."
+        ),
     ] = None,
     pue: Annotated[
         float | None,
-        typer.Option("--pue", help="Energy of the data centre by that of its machines."),
+        typer.Option(
+            "--pue",
+            help="Power usage effectiveness: energy of the data centre relative to its machines.",
+        ),
     ] = None,
     idle_hours: Annotated[
-        float, typer.Option("--idle-hours", min=0.0, help="That the GPU is kept without work.")
+        float,
+        typer.Option("--idle-hours", min=0.0, help="Hours in which the GPU is reserved but idle."),
     ] = 0.0,
     csv: options.Csv = None,
     html: options.Html = None,
@@ -49,11 +58,11 @@ def cost(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Say what inference of a million samples, or a training run, costs: price, energy, carbon."""
+    """Estimate price, energy and carbon of inference over many samples, or of a training run."""
     if prices is not None and price_per_hour is not None:
-        raise typer.BadParameter("--prices and --price-per-hour are two prices: give one")
+        raise typer.BadParameter("--prices and --price-per-hour exclude each other")
     if g_per_kwh is not None and (carbon is not None or region is not None):
-        raise typer.BadParameter("--g-per-kwh and --carbon are two intensities: give one")
+        raise typer.BadParameter("--g-per-kwh and --carbon exclude each other")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.api import predict
         from dippm.decide.choice.prices import prices_of
@@ -99,7 +108,7 @@ def _region(
     if carbon is None:
         if region is not None:
             raise ConstraintError(
-                "a region needs intensities, and none were given",
+                "a region requires carbon intensities, and none were given",
                 'Give a file, carbon="carbon.toml" (examples/carbon.toml is one).',
             )
         return None
@@ -109,7 +118,7 @@ def _region(
     found = known.of(c.device, None)
     if found is None:
         raise ConstraintError(
-            f"{known.source} has {len(known.regions)} regions, and none was named",
-            f'Give region="{next(iter(known.regions))}", or another of it.',
+            f"{known.source} has {len(known.regions)} regions, and none was chosen",
+            f'Give region="{next(iter(known.regions))}", or another region of the file.',
         )
     return found

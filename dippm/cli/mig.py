@@ -24,9 +24,9 @@ def mig(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Find the smallest MIG slice that holds a model at 99 % and meets a limit on its latency.
+    """Find the smallest MIG slice that holds a model at 99 % and meets a latency limit.
 
-    Every slice is a row; exit code 1 if not even the whole GPU will do.
+    Every slice is a row. Exit code 1 if not even the whole GPU is sufficient.
     """
 
     def ask() -> Choice:

@@ -16,7 +16,8 @@ from dippm.cli.progress import progress_shown
 @options.conditions("mig")  # the slices are the answer
 def mig_plan(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL", help="Model files or names.")
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="Paths of model files, or library models."),
     ] = None,
     models_from: options.ModelsFrom = None,
     slo_ms: SloMs = None,
@@ -25,7 +26,9 @@ def mig_plan(
     mps: Annotated[
         int,
         typer.Option(
-            "--mps", metavar="PROCESSES", help="Of each model on its slice, sharing it by MPS."
+            "--mps",
+            metavar="PROCESSES",
+            help="Processes of each model, which share the slice of the model by MPS.",
         ),
     ] = 1,
     *,
@@ -35,12 +38,12 @@ def mig_plan(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Pack models onto one GPU, each on a MIG slice of its own, by predicted memory and latency.
+    """Pack models onto the MIG slices of one GPU by predicted memory and latency.
 
-    What gets no slice is a row with its reason, and exit code 1. Nothing is changed on any GPU.
+    A model without a slice is a row with its reason, and exit code 1. No GPU is changed.
     """
     if not models and models_from is None:
-        raise typer.BadParameter("no model: give files or names, or --from FILE")
+        raise typer.BadParameter("no model: give model files or names, or --from FILE")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.decide.choice import pack
         from dippm.estimate.model_list import Candidate, candidates_of

@@ -29,14 +29,17 @@ def predict(
     dataset_size: Annotated[
         int | None,
         typer.Option(
-            "--dataset-size", min=1, help="Samples of a data set: what going over it costs, too."
+            "--dataset-size",
+            min=1,
+            help="Also predict time, energy and price of passes over a data set of N samples.",
         ),
     ] = None,
     epochs: Annotated[
-        int, typer.Option("--epochs", min=1, help="How often the data set is gone over.")
+        int, typer.Option("--epochs", min=1, help="Number of passes over the data set.")
     ] = 1,
     price_per_hour: Annotated[
-        float | None, typer.Option("--price-per-hour", min=0.0, help="Of the GPU.")
+        float | None,
+        typer.Option("--price-per-hour", min=0.0, help="Price of the GPU per hour, any currency."),
     ] = None,
     require_fit: options.RequireFit = False,
     csv: options.Csv = None,
@@ -45,15 +48,15 @@ def predict(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Predict memory, energy, latency and MIG slice of a model, or of a training step."""
+    """Predict memory, energy, latency and MIG slice of inference or of a training step."""
     precisions = options.split_list(precision)
     several = len(precisions) != 1 or precisions[0].casefold() == "all"
     alone = {"operators": operators, "tree": tree, "dataset-size": dataset_size}
     if several and any(alone.values()):
         name = next(name for name, given in alone.items() if given)
-        raise typer.BadParameter(f"--{name} needs one precision")
+        raise typer.BadParameter(f"--{name} requires a single precision")
     if dataset_size is None and (epochs > 1 or price_per_hour is not None):
-        raise typer.BadParameter("--epochs and --price-per-hour need --dataset-size")
+        raise typer.BadParameter("--epochs and --price-per-hour require --dataset-size")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm import api
 

@@ -19,31 +19,36 @@ def request(
     slo_ms: SloMs = None,
     format: Annotated[
         str,
-        typer.Option("--format", "-f", help="k8s, kueue, dra, hami, slurm or json."),
+        typer.Option("--format", "-f", help="Output format: k8s, kueue, dra, hami, slurm or json."),
     ] = "k8s",
     devices: Annotated[
         str,
-        typer.Option("--devices", "--device", "-d", help="GPUs that there are: A100,H100; or all."),
+        typer.Option(
+            "--devices", "--device", "-d", help="GPUs of the cluster, separated by commas; or all."
+        ),
     ] = "A100",
     slices: Annotated[
-        bool, typer.Option("--slices/--no-slices", help="MIG slices beside whole GPUs.")
+        bool, typer.Option("--slices/--no-slices", help="Also consider MIG slices.")
     ] = True,
     probability: Annotated[
         float,
-        typer.Option("--probability", help="That a batch takes at most --slo-ms."),
+        typer.Option(
+            "--probability", help="Probability with which a batch takes at most --slo-ms."
+        ),
     ] = 0.95,
     name: Annotated[
-        str | None, typer.Option("--name", help="Of what is made; else it follows the model's.")
+        str | None,
+        typer.Option("--name", help="Name of the created object. Default: derived from the model."),
     ] = None,
     image: Annotated[
-        str, typer.Option("--image", help="Of the container that runs the model.")
+        str, typer.Option("--image", help="Image of the container that runs the model.")
     ] = "IMAGE",
     resource: Annotated[
         str | None,
         typer.Option(
             "--resource",
-            help="Name that the cluster gives to the resource: of an extended resource, a device "
-            "class, or a type of --gres.",
+            help="Name of the resource in the cluster: an extended resource, a device class, or a "
+            "type of --gres.",
         ),
     ] = None,
     *,
@@ -53,9 +58,9 @@ def request(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Write what a scheduler is asked for: the smallest GPU or slice that will do, as resources.
+    """Write a scheduler's resource request for the smallest sufficient GPU or MIG slice.
 
-    It holds the model at 99 % and meets --slo-ms with --probability. Exit code 1 if nothing does.
+    It holds the model at 99 % and meets --slo-ms with --probability. Exit code 1 if there is none.
     """
     as_document = json or format == "json"
     with errors_reported(as_json=as_document), progress_shown(quiet=quiet):

@@ -20,28 +20,39 @@ ALL = "all"
 @options.conditions()
 def share(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL", help="One process each.")
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL", help="Paths of model files, or library models; one process per model."
+        ),
     ] = None,
     models_from: options.ModelsFrom = None,
     sharing: Annotated[
         str | None,
-        typer.Option("--sharing", help="time-slicing, mps or mig; mps."),
+        typer.Option(
+            "--sharing", help="time-slicing, mps or mig. Default: mps, with --slices mig."
+        ),
     ] = None,
     mps: Annotated[
         str | None,
         typer.Option(
             "--mps",
             metavar="PERCENT",
-            help="Under MPS with these percentages of the threads, 50,50; all: no limits.",
+            help="MPS limits: percentages of the GPU's threads, one per process, such as 50,50; "
+            "all: no limits.",
         ),
     ] = None,
     slices: Annotated[
         str | None,
-        typer.Option("--slices", metavar="SLICES", help="A MIG slice each: 3g.20gb,4g.20gb."),
+        typer.Option(
+            "--slices", metavar="SLICES", help="MIG slices, one per process: 3g.20gb,4g.20gb."
+        ),
     ] = None,
-    copies: Annotated[int, typer.Option("--copies", "-n", help="How often the set runs.")] = 1,
+    copies: Annotated[
+        int, typer.Option("--copies", "-n", help="Number of copies of the whole set of processes.")
+    ] = 1,
     batch: Annotated[
-        str, typer.Option("--batch", "-b", help="Samples per pass: one size, or one of each.")
+        str,
+        typer.Option("--batch", "-b", help="Samples per forward pass: one size, or one per model."),
     ] = "1",
     *,
     csv: options.Csv = None,
@@ -50,15 +61,15 @@ def share(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Predict processes that share one GPU: how neighbours slow each down, memory, energy.
+    """Predict slow-down, memory and energy of processes that share one GPU.
 
-    Exit code 1 if the memory does not hold all of them at 99 %.
+    Exit code 1 if the processes do not fit the memory at their 99 % bounds.
     """
     asked["batch"] = [int(size) for size in _numbers(batch, whole_number, "--batch")]
     if not models and models_from is None:
-        raise typer.BadParameter("no model: give files or names, or --from FILE")
+        raise typer.BadParameter("no model: give model files or names, or --from FILE")
     if mps is not None and slices is not None:
-        raise typer.BadParameter("--mps and --slices are two ways to share: give one")
+        raise typer.BadParameter("--mps and --slices exclude each other")
     percentages = None
     if mps is not None and mps.strip().casefold() != ALL:
         percentages = _numbers(mps, decimal_number, "--mps")
@@ -92,5 +103,5 @@ def _numbers(text: str, read: Callable[[str], float], option: str) -> list[float
         return [read(part.removesuffix("%")) for part in options.split_list(text)]
     except ValueError:
         raise typer.BadParameter(
-            f"{shortened(text)!r} lists no such numbers", param_hint=option
+            f"{shortened(text)!r} is not a list of numbers", param_hint=option
         ) from None

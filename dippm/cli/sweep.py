@@ -22,8 +22,8 @@ def sweep(
             "--batch",
             "-b",
             metavar="SIZES",
-            help="Powers of two 1:1024, steps 8:128:8, or a list 1,8,32; one size with "
-            "--power-limit.",
+            help="Batch sizes: powers of two 1:1024, steps 8:128:8, or a list 1,8,32; with "
+            "--power-limit a single size.",
             show_default="1:1024",
         ),
     ] = None,
@@ -32,8 +32,8 @@ def sweep(
         typer.Option(
             "--power-limit",
             metavar="WATTS",
-            help="Sweep the power limit of the board instead: 100:400, 100:400:50 or 150,200. "
-            "Lower limits are estimated.",
+            help="Sweep the power limit of the board in W instead: 100:400, 100:400:50 or 150,200. "
+            "Values below the default limit are estimates.",
         ),
     ] = None,
     *,
@@ -44,7 +44,7 @@ def sweep(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Predict a model over batch sizes, and find the largest that fits; or over power limits."""
+    """Predict a model over batch sizes and find the largest that fits, or over power limits."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
         if power_limit is None:
@@ -67,4 +67,4 @@ def _one(batch: str) -> int:
     try:
         return whole_number(batch)
     except ValueError:
-        raise typer.BadParameter("--power-limit needs one batch size") from None
+        raise typer.BadParameter("--power-limit requires a single batch size") from None

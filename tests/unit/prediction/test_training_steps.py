@@ -203,7 +203,7 @@ def test_the_command_line(onnx_file: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--epochs", "3"], "need --dataset-size"),
+        (["--epochs", "3"], "require --dataset-size"),
         (["--dataset-size", "10"], "consists of training steps"),
         (["--phase", "train", "--checkpoint", "hybrid-gpu"], "--phase inference"),
     ],

@@ -15,18 +15,29 @@ from dippm.cli.progress import progress_shown
 @options.conditions("channels_last", pairs=True)  # --layout says it for either side
 def diff(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL [MODEL]", help="One model, or two.")
+        list[str],
+        typer.Argument(
+            metavar="MODEL [MODEL]", help="One model under two conditions, or two models."
+        ),
     ],
     *,
     layout: Annotated[
-        str, typer.Option("--layout", help="channels-first or channels-last, or two.")
+        str,
+        typer.Option(
+            "--layout", help="channels-first or channels-last, or two layouts separated by a comma."
+        ),
     ] = "channels-first",
     depth: Annotated[
         int | None,
-        typer.Option("--depth", min=1, help="Names of a module's path that are kept; all."),
+        typer.Option(
+            "--depth",
+            min=1,
+            help="Number of module levels by which changes are summed. Default: all.",
+        ),
     ] = None,
     rows: Annotated[
-        int, typer.Option("--rows", min=1, help="Changes listed before the others are summed up.")
+        int,
+        typer.Option("--rows", min=1, help="Number of listed changes; the others are summed up."),
     ] = 15,
     csv: options.Csv = None,
     html: options.Html = None,
@@ -34,10 +45,10 @@ def diff(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Say where the time between two predictions went: two models, devices, precisions, ...
+    """Attribute the time difference between two predictions: two models, devices, precisions, ...
 
-    A condition with two values, `--precision fp32,fp16` or `--mig full,3g.20gb`, gives each side
-    its own.
+    A condition with two values, such as `--precision fp32,fp16` or `--mig full,3g.20gb`, has one
+    for each side.
     """
     if len(models) > 2:
         raise typer.BadParameter(f"{len(models)} models: give one or two")

@@ -26,7 +26,10 @@ def explain(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Say where time, energy and memory are; --html adds a flame chart and a roofline plot."""
+    """Attribute time, energy and memory to the parts of a model.
+
+    With --html the page has a flame chart and a roofline plot.
+    """
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
         from dippm.decide.explanation import explain as answer

@@ -18,38 +18,58 @@ def explore(
         Path,
         typer.Argument(
             metavar="SPACE",
-            help="TOML file: models, batch, precision, device, mig, objectives, constraints.",
+            help="TOML file with models, batch, precision, device, mig, objectives, constraints.",
         ),
     ],
     trials: Annotated[
         int | None,
-        typer.Option("--trials", help="Designs to try in all.", show_default="200, or all"),
+        typer.Option(
+            "--trials", help="Total number of designs to try.", show_default="200, or all"
+        ),
     ] = None,
     sampler: Annotated[
-        str, typer.Option("--sampler", help="nsga2, tpe, random or grid.")
+        str, typer.Option("--sampler", help="Search algorithm: nsga2, tpe, random or grid.")
     ] = "nsga2",
-    seed: Annotated[int, typer.Option("--seed", help="Of the sampler.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the sampler.")] = 0,
     storage: Annotated[
         str | None,
-        typer.Option("--storage", help="Where to keep it and go on: sqlite:///search.db."),
+        typer.Option(
+            "--storage",
+            help="Database of the search, which can be resumed from it: sqlite:///search.db.",
+        ),
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="Of the study in the storage.")] = "dippm",
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the study in the storage.")
+    ] = "dippm",
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes; one for each processor.", min=0)
+        int | None,
+        typer.Option(
+            "--workers",
+            help="Number of worker processes; 0: none. Default: one per processor.",
+            min=0,
+        ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Address of a Ray cluster, auto or local.")
+        str | None,
+        typer.Option(
+            "--cluster", help="Ray cluster that runs the workers: its address, auto or local."
+        ),
     ] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Go on with a search of another machine.")
+        bool, typer.Option("--take-over", help="Resume a search that another machine started.")
     ] = False,
     checkpoint: options.CheckpointName = None,
     surrogate: Annotated[
         str | None,
-        typer.Option("--surrogate", help="Checkpoint that screens all designs, as pmgns-a100."),
+        typer.Option(
+            "--surrogate", help="Checkpoint that screens all designs first, such as pmgns-a100."
+        ),
     ] = None,
     confirm: Annotated[
-        int, typer.Option("--confirm", help="Best of a screening to predict in full.", min=1)
+        int,
+        typer.Option(
+            "--confirm", help="With --surrogate: number of best designs to predict in full.", min=1
+        ),
     ] = 32,
     trust: options.Trust = False,
     csv: options.Csv = None,
@@ -59,7 +79,7 @@ def explore(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Search models, batches, precisions and places for what is best under your limits."""
+    """Search models, batch sizes, precisions and devices for the best designs under limits."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
         from dippm.decide.exploration import NoFeasibleDesignError

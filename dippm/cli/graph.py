@@ -22,7 +22,7 @@ def graph(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show operators, MACs and bytes of a model, and operators without a rule."""
+    """Show operators, MACs and bytes of a model, and operators without a cost rule."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.api import graph_at
 

@@ -13,41 +13,56 @@ from dippm.cli.progress import progress_shown
 
 def llm(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A config.json, or the folder that has one.")
+        str,
+        typer.Argument(metavar="CONFIG", help="config.json of the model, or a folder with one."),
     ],
     device: options.DeviceName = "A100",
-    batch: Annotated[int, typer.Option("--batch", "-b", help="Sequences at once.")] = 1,
-    prompt: Annotated[int, typer.Option("--prompt", help="Tokens of each prompt.")] = 1024,
+    batch: Annotated[
+        int, typer.Option("--batch", "-b", help="Number of concurrent sequences.")
+    ] = 1,
+    prompt: Annotated[int, typer.Option("--prompt", help="Prompt length in tokens.")] = 1024,
     generate: Annotated[
-        int, typer.Option("--generate", help="Tokens that each sequence gets.")
+        int, typer.Option("--generate", help="Number of generated tokens per sequence.")
     ] = 128,
-    precision: Annotated[str, typer.Option("--precision", "-p", help="bf16 or fp16.")] = "bf16",
+    precision: Annotated[
+        str, typer.Option("--precision", "-p", help="Number format of activations: bf16 or fp16.")
+    ] = "bf16",
     weights: Annotated[
         str | None,
         typer.Option(
             "--weights",
-            help="Format of the weights: bf16, fp16, int8, fp8 or int4; as the configuration says.",
+            help="Number format of the weights: bf16, fp16, int8, fp8 or int4. Default: that of "
+            "the configuration.",
         ),
     ] = None,
     cache: Annotated[
         str | None,
-        typer.Option("--cache", help="Format of keys and values: bf16, fp16 or fp8."),
+        typer.Option(
+            "--cache",
+            help="Number format of the key-value cache: bf16, fp16 or fp8. Default: --precision.",
+        ),
     ] = None,
     tensor_parallel: Annotated[
-        int, typer.Option("--tensor-parallel", help="GPUs that share the model; an estimate.")
+        int,
+        typer.Option(
+            "--tensor-parallel", help="Number of GPUs that share the model (an estimate)."
+        ),
     ] = 1,
     software: Annotated[
         str,
         typer.Option(
             "--software",
-            help="graph (serving engine with CUDA graphs), engine (without) or eager "
-            "(transformers' generate).",
+            help="Serving software: graph (engine with CUDA graphs), engine (without CUDA graphs) "
+            "or eager (generate of transformers).",
         ),
     ] = "graph",
     host: options.Host = None,
     context_mb: options.ContextMb = None,
     link: Annotated[
-        str | None, typer.Option("--link", help="Between GPUs: nvlink or pcie.")
+        str | None,
+        typer.Option(
+            "--link", help="Link between GPUs: nvlink or pcie. Default: what the GPU has."
+        ),
     ] = None,
     checkpoint: options.CheckpointName = None,
     csv: options.Csv = None,
@@ -55,7 +70,7 @@ def llm(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Predict what serving a language model costs, from its configuration alone."""
+    """Predict latency, throughput and memory of serving a language model from its configuration."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.decide.language import language_model
 

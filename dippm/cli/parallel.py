@@ -14,33 +14,54 @@ from dippm.cli.progress import progress_shown
 @options.conditions("mig")  # slices of a GPU cannot communicate
 def parallel(
     model: options.Source,
-    gpus: Annotated[int | None, typer.Option("--gpus", "-n", help="GPUs in all.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", "-n", help="Total number of GPUs.")] = None,
     strategy: Annotated[
-        str | None, typer.Option("--strategy", "-s", help="data, tensor or pipeline; data.")
+        str | None,
+        typer.Option(
+            "--strategy", "-s", help="data, tensor or pipeline parallelism. Default: data."
+        ),
     ] = None,
     data: Annotated[
-        int | None, typer.Option("--data", help="Copies of the model, instead of a strategy.")
+        int | None,
+        typer.Option(
+            "--data", help="Number of copies of the model (data parallel), instead of --strategy."
+        ),
     ] = None,
     tensor: Annotated[
-        int | None, typer.Option("--tensor", help="GPUs that share every product.")
+        int | None,
+        typer.Option(
+            "--tensor", help="Number of GPUs that share each matrix product (tensor parallel)."
+        ),
     ] = None,
-    pipeline: Annotated[int | None, typer.Option("--pipeline", help="Stages.")] = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="Nodes that the GPUs are on.")] = 1,
+    pipeline: Annotated[
+        int | None, typer.Option("--pipeline", help="Number of pipeline stages.")
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="Number of nodes with these GPUs.")] = 1,
     link: Annotated[
-        str | None, typer.Option("--link", help="Within a node: nvlink or pcie; what it has.")
+        str | None,
+        typer.Option(
+            "--link",
+            help="Link between the GPUs of a node: nvlink or pcie. Default: what the GPU has.",
+        ),
     ] = None,
     network: Annotated[
-        str, typer.Option("--network", help="Between nodes: infiniband-ndr, ethernet-100, ...")
+        str,
+        typer.Option(
+            "--network", help="Network between nodes, such as infiniband-ndr or ethernet-100."
+        ),
     ] = "infiniband-hdr",
     micro_batches: Annotated[
-        int | None, typer.Option("--micro-batches", help="Parts of a batch in a pipeline.")
+        int | None,
+        typer.Option("--micro-batches", help="Number of micro-batches of a pipelined step."),
     ] = None,
     one_process: Annotated[
         bool,
-        typer.Option("--one-process", help="One process for all GPUs: torch.nn.DataParallel."),
+        typer.Option(
+            "--one-process", help="Use one process for all GPUs, like torch.nn.DataParallel."
+        ),
     ] = False,
     batch: Annotated[
-        int, typer.Option("--batch", "-b", help="Samples of a step of one copy of the model.")
+        int, typer.Option("--batch", "-b", help="Samples per step and copy of the model.")
     ] = 1,
     *,
     csv: options.Csv = None,
@@ -49,7 +70,7 @@ def parallel(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Estimate a step on many GPUs: data, tensor and pipeline parallel, over nodes."""
+    """Estimate a step on many GPUs and nodes: data, tensor and pipeline parallelism."""
     layout: dict[str, Any] = {
         "gpus": gpus,
         "strategy": strategy,

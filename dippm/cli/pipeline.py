@@ -17,33 +17,46 @@ def pipeline(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="PIPELINE", help="Name of a shipped one, see --list, or a TOML file of stages."
+            metavar="PIPELINE",
+            help="Name of a shipped pipeline (--list), or a TOML file of stages.",
         ),
     ] = None,
-    width: Annotated[int | None, typer.Option("--width", help="Of the picture, pixels.")] = None,
-    height: Annotated[int | None, typer.Option("--height", help="Of the picture, pixels.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Of denoising.")] = None,
+    width: Annotated[
+        int | None, typer.Option("--width", help="Width of the image in pixels.")
+    ] = None,
+    height: Annotated[
+        int | None, typer.Option("--height", help="Height of the image in pixels.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Number of denoising steps.")] = None,
     guidance: Annotated[
         float | None,
-        typer.Option("--guidance", help="Above 1 a step runs with and without the text."),
+        typer.Option(
+            "--guidance", help="Guidance scale; above 1 a step runs with and without the text."
+        ),
     ] = None,
-    frames: Annotated[int | None, typer.Option("--frames", help="Of a video.")] = None,
+    frames: Annotated[int | None, typer.Option("--frames", help="Number of video frames.")] = None,
     parameters: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Another parameter of a shipped pipeline."
+            "--set",
+            metavar="NAME=VALUE",
+            help="Other parameter of a shipped pipeline; may be repeated.",
         ),
     ] = None,
     batch: Annotated[
-        int, typer.Option("--batch", "-b", help="Samples at once: pictures, clips, questions.")
+        int, typer.Option("--batch", "-b", help="Samples per run: images, clips or questions.")
     ] = 1,
     precision: Annotated[
         str | None,
-        typer.Option("--precision", "-p", help="Of stages that name none; as the pipeline says."),
+        typer.Option(
+            "--precision",
+            "-p",
+            help="Number format of stages that state none. Default: that of the pipeline.",
+        ),
     ] = None,
     offload: Annotated[
         bool,
-        typer.Option("--offload", help="Weights stay on the host while their stage does not run."),
+        typer.Option("--offload", help="Keep weights on the host while their stage does not run."),
     ] = False,
     *,
     tree: options.Tree = False,
@@ -52,18 +65,20 @@ def pipeline(
     csv: options.Csv = None,
     html: options.Html = None,
     listing: Annotated[
-        bool, typer.Option("--list", help="List the shipped pipelines and their parameters.")
+        bool, typer.Option("--list", help="List shipped pipelines and their parameters, and exit.")
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Predict models that run one after the other: a text to a picture, speech to text."""
+    """Predict a pipeline of models that run one after the other, such as text to image."""
     if listing:
         _list(as_json=json)
         return
     if source is None:
-        raise typer.BadParameter("name a pipeline or a file, or ask for --list")
+        raise typer.BadParameter(
+            "give the name of a pipeline or a TOML file; --list shows the names"
+        )
     named = {"width": width, "height": height, "steps": steps, "guidance": guidance}
     given: dict[str, Any] = {
         key: value for key, value in {**named, "frames": frames}.items() if value is not None
@@ -83,7 +98,7 @@ def pipeline(
 
         error = DoesNotFitError(
             f"{found.pipeline.name} is not known to fit {found.title.split(' · ')[2]}",
-            "Ask for offload=True, a smaller batch, or another device.",
+            "Use offload=True, a smaller batch, or another device.",
         )
         report_error(error, as_json=False)
         raise typer.Exit(1)

@@ -19,7 +19,7 @@ def what_if(
     quiet: options.Quiet = False,
     **asked: Any,
 ) -> None:
-    """Say what one change at a time would make of a model: bandwidth, layout, batch, ..."""
+    """Predict the effect of single changes on a model: bandwidth, memory layout, batch size, ..."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.decide.explanation import what_if as answer
 

@@ -22,13 +22,15 @@ WORST = 3
 
 
 def calibrate(
-    save: Annotated[Path, typer.Option("--save", help="Device file to write, for --device.")],
+    save: Annotated[
+        Path, typer.Option("--save", help="Device file to write, for --device of other commands.")
+    ],
     rows: Annotated[
         Path | None,
         typer.Argument(
             metavar="[ROWS.csv]",
-            help="Measurements: model, latency_ms, and what differs of batch, precision, mode, "
-            "timer, input. With --measure the file that they are kept in.",
+            help="CSV file of measurements: columns model and latency_ms, and optionally batch, "
+            "precision, mode, timer, input. With --measure: file to write them to.",
         ),
     ] = None,
     device: Annotated[
@@ -36,29 +38,32 @@ def calibrate(
         typer.Option(
             "--device",
             "-d",
-            help="GPU, or a device file; A100, with --measure the GPU that is here.",
+            help="GPU name or device file. Default: A100, with --measure the GPU of this machine.",
         ),
     ] = None,
     measure: Annotated[
         bool,
         typer.Option(
             "--measure",
-            help="Measure ten architectures here; a run that was cut off goes on where it was.",
+            help="Measure ten architectures on this machine; an interrupted run is resumed.",
         ),
     ] = False,
     budget_s: Annotated[
-        float, typer.Option("--budget-s", min=1, help="With --measure: longest time, in s.")
+        float, typer.Option("--budget-s", min=1, help="With --measure: time limit in s.")
     ] = 300.0,
     on: Annotated[
-        str | None, typer.Option("--on", help="With --measure: cuda:0, cuda:1, ...")
+        str | None,
+        typer.Option("--on", help="With --measure: device to measure on: cuda:0, cuda:1, ..."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Of the calibrated device.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the calibrated device.")
+    ] = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Fit predictions for a GPU to your own measurements, as a device file."""
+    """Fit the predictions for a GPU to your own measurements, and write a device file."""
     if rows is None and not measure:
         raise typer.BadParameter(
             "give ROWS.csv, or --measure to measure on this machine", param_hint="ROWS.csv"

@@ -18,53 +18,67 @@ if TYPE_CHECKING:
 
 def check(
     budgets: Annotated[
-        Path, typer.Argument(metavar="BUDGETS", help="TOML file of what models may cost.")
+        Path, typer.Argument(metavar="BUDGETS", help="TOML file of models and their budgets.")
     ],
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="With --write: the models.")
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="With --write: model files, or library models."),
     ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
-            "--baseline", metavar="FILE", help="Also hold against an earlier check's --json."
+            "--baseline",
+            metavar="FILE",
+            help="Also compare with the --json output of an earlier check.",
         ),
     ] = None,
     tolerance: Annotated[
         str | None,
         typer.Option(
             "--tolerance",
-            help="How much more than the baseline is allowed: 5%, or 2sd, standard deviations of "
-            "the interval.",
+            help="Allowed increase over the baseline: a percentage such as 5%, or standard "
+            "deviations of the prediction interval such as 2sd.",
         ),
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Make the first budgets, of these models.")
+        bool, typer.Option("--write", help="Write a new budget file for the given models.")
     ] = False,
     margin: Annotated[
-        float, typer.Option("--margin", min=0, help="Per cent on top of today's, with --write.")
+        float,
+        typer.Option("--margin", min=0, help="With --write: margin in % above the predictions."),
     ] = 10.0,
-    device: Annotated[str, typer.Option("--device", "-d", help="With --write: the GPU.")] = "A100",
-    batch: Annotated[int, typer.Option("--batch", "-b", help="With --write: samples.")] = 1,
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="With --write: GPU of the budgets.")
+    ] = "A100",
+    batch: Annotated[
+        int, typer.Option("--batch", "-b", help="With --write: samples per forward pass.")
+    ] = 1,
     input: Annotated[
         str | None,
         typer.Option(
-            "--input", "-i", metavar="SIZES", help="With --write: sizes without the batch."
+            "--input",
+            "-i",
+            metavar="SIZES",
+            help="With --write: input shape without the batch dimension.",
         ),
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
+        Path | None, typer.Option("--junit", metavar="FILE", help="Also write a JUnit XML report.")
     ] = None,
     sarif: Annotated[
-        Path | None, typer.Option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log.")
+        Path | None, typer.Option("--sarif", metavar="FILE", help="Also write a SARIF 2.1.0 log.")
     ] = None,
     markdown: Annotated[
         Path | None,
-        typer.Option("--markdown", metavar="FILE", help="Write a table for a pull request."),
+        typer.Option(
+            "--markdown", metavar="FILE", help="Also write a Markdown table for a pull request."
+        ),
     ] = None,
     trust: Annotated[
         bool,
         typer.Option(
-            "--trust", help="Allow files that can run code when they are read, and python entries."
+            "--trust",
+            help="Allow model files that can execute code when they are read, and python entries.",
         ),
     ] = False,
     csv: options.Csv = None,
@@ -74,9 +88,9 @@ def check(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Hold models to budgets of latency, memory, energy and size: a gate that needs no GPU.
+    """Check models against budgets of latency, memory, energy and size, without a GPU.
 
-    Exit code 1 if a model costs more than it may, or cannot be predicted.
+    Exit code 1 if a model exceeds a budget, or cannot be predicted.
     """
     if write:
         with errors_reported(as_json=json), progress_shown(quiet=quiet):
@@ -93,7 +107,9 @@ def check(
             say(f"wrote {budgets}")
         return
     if models:
-        raise typer.BadParameter("MODEL... is for --write: the budgets name their models")
+        raise typer.BadParameter(
+            "MODEL requires --write; without it the budget file names the models"
+        )
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.decide.budgets import check as answer
 
@@ -132,7 +148,8 @@ def _first(
     place: Path = expand_home(path)
     if place.exists():
         raise BudgetError(
-            f"{path} exists, and its limits are not replaced", "Name another file, or remove it."
+            f"{path} exists, and its limits are not replaced",
+            "Name another file, or remove this one.",
         )
     content = first_budgets(
         models, place.parent, margin_percent=margin, conditions=conditions, trust=trust

@@ -13,16 +13,17 @@ from dippm.cli.output import errors_reported, print_json
 
 
 def devices_import(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Device file that others shared.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Device file to import.")],
     name: Annotated[
-        str | None, typer.Option("--name", help="Of the device from now on, instead of its own.")
+        str | None,
+        typer.Option("--name", help="Name of the imported device. Default: the name in the file."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take the place of another device of this name.")
+        bool, typer.Option("--replace", help="Replace an imported device of the same name.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Check a device file and keep it, so that --device takes its name."""
+    """Check a device file and store it, so that --device accepts its name."""
     from dippm.devices.imported import age_of, import_device
 
     with errors_reported(as_json=json):

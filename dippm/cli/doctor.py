@@ -11,7 +11,10 @@ from dippm.cli.output import print_json
 
 
 def doctor(json: options.Json = False) -> None:
-    """Show what works here: frameworks, checkpoints, GPU, memory, cache."""
+    """Check this installation: frameworks, checkpoints, GPU, memory and cache.
+
+    Exit code 1 if a part is broken.
+    """
     from dippm.show.report.console import console, findings_table
     from dippm.show.report.health import examine
 

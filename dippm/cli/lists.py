@@ -20,14 +20,14 @@ def devices(
         list[str] | None,
         typer.Argument(
             metavar="WORD",
-            help="Only devices with all of these in name or architecture; or a device file.",
+            help="Only devices with all of these words in name or architecture; or device files.",
         ),
     ] = None,
     csv: options.Csv = None,
     html: options.Html = None,
     json: options.Json = False,
 ) -> None:
-    """List the GPUs that are known, with their MIG slices, and the CPUs that were measured."""
+    """List the known GPUs with their MIG slices, and the measured CPUs."""
     from dippm.devices import all_cpus, all_devices, read_device
     from dippm.devices.device_file import is_device_file
     from dippm.devices.imported import all_imported
@@ -60,7 +60,7 @@ def devices(
 
 
 def hosts(csv: options.Csv = None, html: options.Html = None, json: options.Json = False) -> None:
-    """List the classes of machines that launch kernels, with how much they differ."""
+    """List the host classes: machines that launch kernels, with their launch times."""
     from dippm.devices import all_hosts, assumed_hosts
     from dippm.show.report.console import host_table
     from dippm.show.report.listing import Listing
@@ -73,7 +73,7 @@ def hosts(csv: options.Csv = None, html: options.Html = None, json: options.Json
 
 
 def models(csv: options.Csv = None, html: options.Html = None, json: options.Json = False) -> None:
-    """List the checkpoints that are shipped."""
+    """List the shipped checkpoints."""
     from dippm.estimate.pretrained.store import DEFAULT, available
     from dippm.show.report.console import checkpoint_table
     from dippm.show.report.listing import Listing

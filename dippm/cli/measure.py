@@ -24,33 +24,52 @@ def measure(
     input: options.Input = None,
     device: Annotated[
         str | None,
-        typer.Option("--device", "-d", help="cuda:0, ... or cpu; the first GPU if there is one."),
+        typer.Option(
+            "--device",
+            "-d",
+            help="Device to measure on: cuda:0, ... or cpu. Default: the first GPU, else the CPU.",
+        ),
     ] = None,
     precision: options.Precision = "fp32",
     mode: options.Mode = "eager",
     phase: Annotated[
-        str, typer.Option("--phase", help="inference, or train: forward, backward, optimiser.")
+        str,
+        typer.Option(
+            "--phase", help="inference, or train: a step of forward pass, backward pass and update."
+        ),
     ] = "inference",
     channels_last: options.ChannelsLast = False,
     host: Annotated[
-        str | None, typer.Option("--host", help="With --compare: of the prediction, see predict.")
+        str | None,
+        typer.Option("--host", help="With --compare: host of the prediction, see `dippm predict`."),
     ] = None,
     context_mb: Annotated[
         str | None,
-        typer.Option("--context-mb", help="With --compare: of the prediction, see predict."),
+        typer.Option(
+            "--context-mb", help="With --compare: context of the prediction, see `dippm predict`."
+        ),
     ] = None,
-    warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Untimed steps before.")] = 5,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Timed steps.")] = 30,
+    warm_up: Annotated[
+        int, typer.Option("--warm-up", min=1, help="Number of untimed steps before the timed ones.")
+    ] = 5,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Number of timed steps.")] = 30,
     energy_window_s: Annotated[
-        float, typer.Option("--energy-window-s", min=0, help="0 leaves energy out.")
+        float,
+        typer.Option(
+            "--energy-window-s",
+            min=0,
+            help="Duration of the energy measurement in s; 0: no energy.",
+        ),
     ] = 2.0,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Also predict, and show the error.")
+        bool, typer.Option("--compare", help="Also predict, and show the error of the prediction.")
     ] = False,
     operators: Annotated[
         int,
         typer.Option(
-            "--operators", min=0, help="Also list the N slowest operators, predicted beside."
+            "--operators",
+            min=0,
+            help="Also list the N slowest operators, measured and predicted.",
         ),
     ] = 0,
     checkpoint: options.CheckpointName = None,
@@ -60,11 +79,11 @@ def measure(
 ) -> None:
     """Run a model on this machine and measure latency, memory and energy.
 
-    What was measured is printed whatever else fails: exit code 1 if the comparison, or the list of
-    operators, that was asked for is absent, with its reason.
+    Measured values are always printed. Exit code 1 if the requested comparison or list of operators
+    is absent; the reason is printed.
     """
     if not compare and (host is not None or context_mb is not None):
-        raise typer.BadParameter("--host and --context-mb are of the prediction: add --compare")
+        raise typer.BadParameter("--host and --context-mb require --compare")
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
         from dippm.errors import DippmError
         from dippm.estimate.conditions import precision_of
@@ -86,7 +105,7 @@ def measure(
                 context_mb=context_mb,
             )
             if reason:
-                print_warnings([f"no comparison: {reason}; measuring all the same"])
+                print_warnings([f"no comparison: {reason}; measuring only"])
         measured = measure_model(
             model,
             input=input,

@@ -16,21 +16,25 @@ from dippm.cli.progress import progress_shown
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder that `dataset.collect` wrote.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Folder of a collected data set, written by `dataset.collect`."
+        ),
     ],
     html: options.Html = None,
     joined: Annotated[
         Path | None,
-        typer.Option("--joined", help="Folder that `dataset.build_collected` wrote of DIR."),
+        typer.Option("--joined", help="Folder that `dataset.build_collected` wrote from DIR."),
     ] = None,
     checkpoint: options.CheckpointName = None,
     predict: Annotated[
-        bool, typer.Option("--predict/--no-predict", help="Predict models that have a graph.")
+        bool,
+        typer.Option("--predict/--no-predict", help="Also predict the models that have a graph."),
     ] = True,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Sum up a collected set: coverage, noise, failures, predicted against measured."""
+    """Summarise a collected data set: coverage, noise, failures, predicted and measured values."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
         from dippm.show.report.collected.page import report_of, write_page

@@ -9,47 +9,56 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, say
+from dippm.cli.runs import Store
 
 EARLIER = 1000
 
 
 def compare_run(
-    uuid: Annotated[str, typer.Argument(metavar="RUN", help="Uuid, or how it begins.")],
+    uuid: Annotated[
+        str, typer.Argument(metavar="RUN", help="UUID of the run, or its first characters.")
+    ],
     span: Annotated[
         str | None,
-        typer.Option("--span", help="Name of the steps; forward, or the only name there is."),
+        typer.Option(
+            "--span", help="Name of the spans that are steps. Default: forward, or the only name."
+        ),
     ] = None,
     accept: Annotated[
         Path | None,
-        typer.Option("--accept", metavar="FOLDER", help="Also make it a row of a collected set."),
+        typer.Option(
+            "--accept", metavar="FOLDER", help="Also add the run as a row to a collected data set."
+        ),
     ] = None,
     co_located: Annotated[
         bool,
         typer.Option(
             "--co-located",
-            help="Hold it, and the runs that shared its devices, against runs of the same work "
-            "alone instead.",
+            help="Instead compare the run, and the runs that shared its devices, with runs of the "
+            "same work alone.",
         ),
     ] = False,
     alone: Annotated[
         list[str] | None,
-        typer.Option("--alone", metavar="RUN", help="With --co-located: takes this run; repeat."),
+        typer.Option(
+            "--alone",
+            metavar="RUN",
+            help="With --co-located: UUID of a run alone; may be repeated.",
+        ),
     ] = None,
     idle_w: Annotated[
         float | None,
-        typer.Option("--idle-w", min=0, help="With --co-located: power of the idle boards, W."),
+        typer.Option("--idle-w", min=0, help="With --co-located: power of the idle GPUs in W."),
     ] = None,
-    store: Annotated[
-        str | None, typer.Option("--store", help="Of the runs; the usual one by default.")
-    ] = None,
+    store: Store = None,
     json: options.Json = False,
 ) -> None:
-    """Hold a run against the prediction beside it: latency, energy and memory of its steps."""
+    """Compare latency, energy and memory of a run's steps with the prediction stored with it."""
     if co_located:
         _co_located(uuid, alone or [], span=span, idle_w=idle_w, store=store, json=json)
         return
     if alone or idle_w is not None:
-        raise typer.BadParameter("--alone and --idle-w are for --co-located")
+        raise typer.BadParameter("--alone and --idle-w require --co-located")
     with errors_reported(as_json=json):
         from dippm.runs.store.attach import attach_all
         from dippm.runs.store.runs import open_store

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 
 
 def import_runs(
-    database: Annotated[Path, typer.Argument(help="A database file that UMLAUT wrote.")],
+    database: Annotated[Path, typer.Argument(help="Database file that UMLAUT wrote.")],
     store: Annotated[
         str | None,
-        typer.Option("--store", help="Where the runs go; the store of runs by default."),
+        typer.Option(
+            "--store",
+            help="Run store to import to: file, database or server URI. Default: "
+            "$MLFLOW_TRACKING_URI, else a file of the user.",
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Import the runs of a UMLAUT database; it is only read, and each run is once in a store."""
+    """Import the runs of a UMLAUT database, which is not changed. Imported runs are skipped."""
     with errors_reported(as_json=json):
         from dippm.errors import RunError
         from dippm.umlaut.importing import import_database

@@ -51,14 +51,14 @@ def _ask(title: str, items: dict[str, Item]) -> list[Item]:
     try:
         import questionary
     except ImportError as error:
-        hint = "Install it: pip install 'dippm[track]'; or name runs: --uuids."
-        raise DippmError("choosing needs questionary", hint) from error
+        hint = "Install it: pip install 'dippm[track]'; or give runs with --uuids."
+        raise DippmError("the menus require questionary", hint) from error
     choices = [questionary.Choice(printable(text), value=item) for text, item in items.items()]
     answer: list[Any] | None = questionary.checkbox(
         f"{title}:",
         choices=choices,
-        instruction="(space chooses, a all, i inverts, enter goes on)",
-        validate=lambda chosen_: bool(chosen_) or "Choose at least one, with space.",
+        instruction="(space: select, a: all, i: invert, enter: continue)",
+        validate=lambda chosen_: bool(chosen_) or "Select at least one with the space bar.",
     ).ask(kbi_msg="")
     if answer is None:
         raise typer.Exit(130)

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from dippm.runs.plans.row import PlanRow
     from dippm.runs.plans.status import Status
 
-plan = typer.Typer(help="Carry out runs that a table or a sweep names.", no_args_is_help=True)
+plan = typer.Typer(help="Execute the runs of a table or a sweep.", no_args_is_help=True)
 
 PlanFile = Annotated[
-    Path, typer.Argument(metavar="PLAN", help="radT's table (.csv), or a sweep (.yml, .yaml).")
+    Path,
+    typer.Argument(
+        metavar="PLAN", help="Table of runs in radT's format (.csv), or a sweep (.yml, .yaml)."
+    ),
 ]
 
 
@@ -28,27 +31,33 @@ PlanFile = Annotated[
 def run(
     file: PlanFile,
     rerun_failed: Annotated[
-        bool, typer.Option("--rerun-failed", "-r", help="Repeat rows that failed or took too long.")
+        bool, typer.Option("--rerun-failed", "-r", help="Also run rows that failed or timed out.")
     ] = False,
     timeout_s: Annotated[
-        float, typer.Option("--timeout-s", min=0, help="End a row after so long; 0: never.")
+        float, typer.Option("--timeout-s", min=0, help="Time limit of a row in s; 0: no limit.")
     ] = 0.0,
     hz: options.Hz = 10.0,
     store: options.RunStore = "",
     ray: Annotated[
         str,
-        typer.Option("--ray", help="Address of a Ray cluster: auto, local; a task per workload."),
+        typer.Option(
+            "--ray",
+            help="Ray cluster to run on, one task per workload: its address, auto or local.",
+        ),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check it, and show what would be run.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check the plan and show its commands without running them."
+        ),
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run what a plan has left to do, and write into it what became of each row.
+    """Run the rows of a plan that are not finished, and write their status into the plan.
 
-    Finished rows are skipped. Ctrl-C ends what runs and starts no more; a second one ends it at
-    once. Exit code 1 if a row is not finished then, 128 + n after signal n.
+    Ctrl-C ends running rows and starts no others; a second Ctrl-C ends them at once. Exit code 1 if
+    a row is not finished at the end, 128 + n after signal n.
     """
     with errors_reported(as_json=json):
         from dippm.runs.plans.options import PlanOptions
@@ -67,14 +76,19 @@ def check(
     file: PlanFile,
     assume: Annotated[
         str,
-        typer.Option("--assume", help="GPUs of the machine it is meant for: a100x4; else these."),
+        typer.Option(
+            "--assume",
+            help="GPUs of the machine that the plan is for, such as a100x4. Default: those of this "
+            "machine.",
+        ),
     ] = "",
     rerun_failed: Annotated[
-        bool, typer.Option("--rerun-failed", "-r", help="Also rows that failed or took too long.")
+        bool,
+        typer.Option("--rerun-failed", "-r", help="Also include rows that failed or timed out."),
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Check a plan and show what would be run, also for a machine with other GPUs."""
+    """Check a plan and show its commands without running them."""
     with errors_reported(as_json=json):
         from dippm.runs.plans.assumed import AssumedBoards
         from dippm.runs.plans.options import PlanOptions
@@ -85,7 +99,7 @@ def check(
 
 @plan.command()
 def show(file: PlanFile, json: options.Json = False) -> None:
-    """Show the rows of a plan and what became of them."""
+    """Show the rows of a plan and their status."""
     with errors_reported(as_json=json):
         from dippm.runs.plans.table import read_plan
         from dippm.show.report.console import console
@@ -103,11 +117,13 @@ def show(file: PlanFile, json: options.Json = False) -> None:
 def recover(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[PLAN]", help="Else whatever was left on this machine."),
+        typer.Argument(
+            metavar="[PLAN]", help="Plan to clean up after. Default: all plans of this machine."
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Undo what a scheduler left that was killed: processes, MPS, MIG slices, rows that "run"."""
+    """Clean up after a killed plan: processes, MPS, MIG slices, rows still marked as running."""
     with errors_reported(as_json=json):
         from dippm.runs.plans.recovery import recover, recover_all
         from dippm.show.report.console import print_text

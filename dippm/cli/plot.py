@@ -34,31 +34,47 @@ FILES = {BackEnd.PLOTLY: "runs.html", BackEnd.MATPLOTLIB: "runs.png"}
 
 def plot(
     uuids: Annotated[
-        str, typer.Option("--uuids", "-u", help="Runs, with commas; without: choose them here.")
+        str,
+        typer.Option(
+            "--uuids", "-u", help="UUIDs of runs, separated by commas. Default: choose in a menu."
+        ),
     ] = "",
     types: Annotated[
         str,
         typer.Option(
-            "--types", "-t", help="What to draw: tree.rss_mb,loss or memory; all by default."
+            "--types",
+            "-t",
+            help="Metrics to draw, separated by commas: tree.rss_mb,loss or memory. Default: all.",
         ),
     ] = "",
     descriptions: Annotated[
-        str, typer.Option("--descriptions", "-d", help="Of these functions or values only.")
+        str,
+        typer.Option(
+            "--descriptions", "-d", help="Draw only these functions or values, separated by commas."
+        ),
     ] = "",
     back_end: Annotated[
-        BackEnd, typer.Option("--plot-backend", "-p", help="What draws.")
+        BackEnd, typer.Option("--plot-backend", "-p", help="Plotting library, or a text format.")
     ] = BackEnd.TEXT,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="File; runs.html or runs.png, else the terminal."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write. Default: runs.html (plotly), runs.png (matplotlib), else stdout.",
+        ),
     ] = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Open the page or picture.")] = False,
+    open_it: Annotated[
+        bool, typer.Option("--open", help="Open the written page or image.")
+    ] = False,
     store: Store = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Plot runs over each other: series, calls, losses, confusion matrices, hyperparameters."""
+    """Plot several runs together: series, calls, losses, confusion matrices, hyperparameters."""
     if not uuids and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise typer.BadParameter("name runs, `dippm runs` lists them", param_hint="--uuids")
+        raise typer.BadParameter(
+            "give UUIDs of runs; `dippm runs` lists them", param_hint="--uuids"
+        )
     with errors_reported(as_json=False):
         with progress_shown(quiet=quiet):
             from dippm.runs.store.runs import open_store

@@ -12,30 +12,45 @@ from dippm.cli.output import errors_reported
 
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="CMD [ARGS]...", help="The command, after a --.")
+        list[str],
+        typer.Argument(metavar="CMD [ARGS]...", help="Command to run and its arguments, after --."),
     ],
     metrics: Annotated[
-        str, typer.Option("--metrics", help="Sources: tree,host,nvml@5; radT's listeners: smi+top.")
+        str,
+        typer.Option(
+            "--metrics",
+            help="Sources to sample, separated by commas, with a rate in Hz after @: "
+            "tree,host,nvml@5; or radT's listeners: smi+top.",
+        ),
     ] = "tree",
     hz: options.Hz = 10.0,
     device: Annotated[
-        str, typer.Option("--device", "-d", help="GPU of such sources: index or UUID.")
+        str, typer.Option("--device", "-d", help="GPU to sample: index or UUID.")
     ] = "0",
-    name: Annotated[str, typer.Option("--name", help="Of the run; else the command.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the run. Default: the command.")
+    ] = "",
     experiment: Annotated[
-        str, typer.Option("--experiment", "-e", help="What runs are gathered under.")
+        str,
+        typer.Option(
+            "--experiment", "-e", help="Experiment of the run: a name under which runs are grouped."
+        ),
     ] = "",
     store: options.RunStore = "",
-    description: Annotated[str, typer.Option("--description", help="A sentence.")] = "",
+    description: Annotated[str, typer.Option("--description", help="Description of the run.")] = "",
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="May be repeated.")
+        list[str] | None,
+        typer.Option("--tag", metavar="KEY=VALUE", help="Tag of the run; may be repeated."),
     ] = None,
     param: Annotated[
-        list[str] | None, typer.Option("--param", metavar="KEY=VALUE", help="May be repeated.")
+        list[str] | None,
+        typer.Option("--param", metavar="KEY=VALUE", help="Parameter of the run; may be repeated."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", help="Predict this model and keep it beside the run."),
+        typer.Option(
+            "--model", help="Also predict this model, and store the prediction with the run."
+        ),
     ] = None,
     batch: options.Batch = 1,
     input: options.Input = None,
@@ -43,23 +58,29 @@ def run(
     mode: options.Mode = "eager",
     predict_device: Annotated[
         str | None,
-        typer.Option("--predict-device", help="GPU of the prediction; what this machine has."),
+        typer.Option(
+            "--predict-device", help="Device of the prediction. Default: that of this machine."
+        ),
     ] = None,
     profile: Annotated[
         str,
-        typer.Option("--profile", help="One iteration by torch, nsys or ncu; times do not count."),
+        typer.Option(
+            "--profile",
+            help="Profile one iteration with torch, nsys or ncu. Such a run does not count as a "
+            "measurement.",
+        ),
     ] = "",
     profile_at: Annotated[
-        int, typer.Option("--profile-at", min=0, help="The iteration, counted from 0.")
+        int, typer.Option("--profile-at", min=0, help="Index of the profiled iteration, from 0.")
     ] = 20,
     timeout_s: options.EndAfter = 0.0,
     json: Annotated[
-        bool, typer.Option("--json", help="At the end, one line of JSON about the run on stdout.")
+        bool, typer.Option("--json", help="At the end, print one line of JSON about the run.")
     ] = False,
 ) -> None:
-    """Run a command as it would run alone, and record what it and all it starts use.
+    """Run a command unchanged, and record the resources that it and its child processes use.
 
-    The exit code is the command's; 128 + n if signal n ended it.
+    The exit code is that of the command, or 128 + n if signal n ended it.
     """
     with errors_reported(as_json=json):
         from dippm.runs.tracking.command import become

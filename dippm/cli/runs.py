@@ -14,38 +14,61 @@ Store = Annotated[
     str | None,
     typer.Option(
         "--store",
-        help="File, database or server of runs; $MLFLOW_TRACKING_URI, else a file of yours.",
+        help="Run store: file, database or server URI. Default: $MLFLOW_TRACKING_URI, else a file "
+        "of the user.",
     ),
 ]
 
 
 def runs(
     uuid: Annotated[
-        str | None, typer.Argument(metavar="[UUID]", help="Show one run; its beginning will do.")
+        str | None,
+        typer.Argument(
+            metavar="[UUID]", help="Show the run with this UUID, or its first characters."
+        ),
     ] = None,
     search: Annotated[
-        str, typer.Option("--search", "-s", help="Words in names, params, tags and descriptions.")
+        str,
+        typer.Option(
+            "--search",
+            "-s",
+            help="Only runs with these words in names, params, tags or descriptions.",
+        ),
     ] = "",
     experiment: Annotated[
-        str | None, typer.Option("--experiment", "-e", help="Only of this one.")
+        str | None, typer.Option("--experiment", "-e", help="Only runs of this experiment.")
     ] = None,
     status: Annotated[
         str | None,
-        typer.Option("--status", help="finished, failed, timeout, interrupted or lost."),
+        typer.Option(
+            "--status",
+            help="Only runs with this status: finished, failed, timeout, interrupted or lost.",
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", "-w", help="On a metric: 'tree.rss_mb.max > 100'; repeatable."),
+        typer.Option(
+            "--where",
+            "-w",
+            help="Only runs that meet a condition on a metric, such as 'tree.rss_mb.max > 100'; "
+            "may be repeated.",
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Maximum number of runs.")
+    ] = 50,
     attach: Annotated[
-        bool, typer.Option("--attach", help="Say what became of runs that no store had yet.")
+        bool,
+        typer.Option(
+            "--attach",
+            help="Report which runs of the spool were added to the store, and which still wait.",
+        ),
     ] = False,
     store: Store = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """List runs, newest first, or show one; runs that wait in the spool are attached first."""
+    """List runs, newest first, or show one. Runs in the spool are added to the store first."""
     from dippm.show.report.runs.listing import details, runs_table, short_document, whole_document
 
     with errors_reported(as_json=json), progress_shown(quiet=quiet):

@@ -11,27 +11,39 @@ from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json
 from dippm.cli.progress import progress_shown
 
-selftest = typer.Typer(help="Measure DIPPM itself.", no_args_is_help=True)
+selftest = typer.Typer(help="Measure the overhead of DIPPM.", no_args_is_help=True)
 
 
 @selftest.command()
 def overhead(
-    sleep_s: Annotated[float, typer.Option(help="Length of the workload sleep; 0: none.")] = 5.0,
-    sort_mb: Annotated[float, typer.Option(help="Array that is sorted, in MiB; 0: none.")] = 128.0,
-    matmul: Annotated[int, typer.Option(help="Rows of a square matrix; 0: none.")] = 2000,
+    sleep_s: Annotated[
+        float, typer.Option(help="Duration of the sleep workload in s; 0: skip it.")
+    ] = 5.0,
+    sort_mb: Annotated[
+        float, typer.Option(help="Size of the sorted array in MiB; 0: skip the workload.")
+    ] = 128.0,
+    matmul: Annotated[
+        int, typer.Option(help="Rows of the multiplied square matrices; 0: skip the workload.")
+    ] = 2000,
     full: Annotated[
-        bool, typer.Option("--full", help="Sleep 10 s, sort 1 GiB, multiply 10,000 rows.")
+        bool,
+        typer.Option(
+            "--full", help="Use the full workloads: sleep 10 s, sort 1 GiB, multiply 10,000 rows."
+        ),
     ] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions.")] = 5,
     minutes: Annotated[
-        float, typer.Option(min=0, help="No repetition begins that would last beyond.")
+        float,
+        typer.Option(
+            min=0, help="Time limit in minutes: no repetition begins that would exceed it."
+        ),
     ] = 10.0,
-    sources: Annotated[str, typer.Option(help="Sources to sample, with commas.")] = "tree",
-    device: Annotated[str, typer.Option(help="GPU for such sources: index or UUID.")] = "0",
+    sources: Annotated[str, typer.Option(help="Sources to sample, separated by commas.")] = "tree",
+    device: Annotated[str, typer.Option(help="GPU to sample: index or UUID.")] = "0",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run workloads with and without the sampler; exit code 1 if it costs more than it may."""
+    """Run workloads with and without the sampler. Exit code 1 if the overhead exceeds its limit."""
     from dippm.base.progress import tell
     from dippm.measure.selftest import FULL, Plan
     from dippm.measure.selftest import overhead as run
@@ -58,12 +70,14 @@ def overhead(
 
 @selftest.command()
 def tracking(
-    seconds: Annotated[float, typer.Option(min=0, help="Length of the command, a sleep.")] = 15.0,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Duration of the command, a sleep, in s.")
+    ] = 15.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions.")] = 3,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run a command alone and tracked; exit code 1 if tracking costs more than it may."""
+    """Run a command with and without tracking. Exit code 1 if the overhead exceeds its limit."""
     from dippm.base.progress import tell
     from dippm.runs.tracking.run_cost import run_cost
     from dippm.show.report.console import console

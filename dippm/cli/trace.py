@@ -16,16 +16,18 @@ from dippm.cli.runs import Store
 
 
 def export_trace(
-    uuid: Annotated[str, typer.Argument(metavar="RUN", help="Its uuid; the beginning will do.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")] = Path("trace.json"),
+    uuid: Annotated[
+        str, typer.Argument(metavar="RUN", help="UUID of the run, or its first characters.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("trace.json"),
     listeners: Annotated[
         str,
-        typer.Option("--listeners", "-l", help="Name counters as radT's listeners do: smi,top."),
+        typer.Option("--listeners", "-l", help="Name counters like these radT listeners: smi,top."),
     ] = "",
     store: Store = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write a run as a trace: spans and samples, for ui.perfetto.dev or chrome://tracing."""
+    """Export a run as a trace of spans and samples for ui.perfetto.dev or chrome://tracing."""
     with errors_reported(as_json=False), progress_shown(quiet=quiet):
         from dippm.errors import RunError
         from dippm.runs.store.runs import open_store
@@ -36,16 +38,16 @@ def export_trace(
         try:
             out.write_text(json_.dumps(document, separators=(",", ":"), allow_nan=False))
         except OSError as error:
-            hint = "Name another file: out=trace.json."
+            hint = "Give another file: out=trace.json."
             raise RunError(f"{out} cannot be written: {error.strerror}", hint) from error
     say(_line(str(out), found))
 
 
 def verify_trace(
-    file: Annotated[Path, typer.Argument(help="A trace in JSON.")],
+    file: Annotated[Path, typer.Argument(help="Trace file in JSON.")],
     json: options.Json = False,
 ) -> None:
-    """Check that a viewer can draw a trace: every event whole, times that nest."""
+    """Check that a trace viewer can draw a trace: complete events and properly nested spans."""
     with errors_reported(as_json=json):
         from dippm.errors import RunError
         from dippm.show.report.runs.trace import verify
@@ -53,8 +55,8 @@ def verify_trace(
         try:
             document = json_.loads(file.read_bytes())
         except (OSError, ValueError) as error:
-            hint = "Make one: dippm export-trace RUN."
-            raise RunError(f"{file} is no trace: {error}", hint) from error
+            hint = "Create one: dippm export-trace RUN."
+            raise RunError(f"{file} is not a trace: {error}", hint) from error
         found = verify(document)
     if json:
         print_json("verify-trace", found)

@@ -18,37 +18,61 @@ if TYPE_CHECKING:
 def track(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="FILE [ARGS]...", help="A Python file, any command, or a plan."),
+        typer.Argument(
+            metavar="FILE [ARGS]...",
+            help="Python file, any other command, or a plan, with its arguments.",
+        ),
     ],
     experiment: Annotated[
-        str, typer.Option("--experiment", "-e", help="What runs are gathered under.")
+        str,
+        typer.Option(
+            "--experiment", "-e", help="Experiment of the run: a name under which runs are grouped."
+        ),
     ] = "",
     workload: Annotated[
-        str, typer.Option("--workload", "-w", help="Runs that belong together share one.")
+        str,
+        typer.Option(
+            "--workload", "-w", help="Workload of the run: a name that related runs share."
+        ),
     ] = "",
     devices: Annotated[
-        str, typer.Option("--devices", "-d", help="GPUs by index or UUID: 0, 1+2; -: none.")
+        str,
+        typer.Option(
+            "--devices",
+            "-d",
+            help="GPUs to use, by index or UUID: 0, 1+2; -: none. Default: no change.",
+        ),
     ] = "",
     collocation: Annotated[
         str,
-        typer.Option("--collocation", "-c", help="mps, or a MIG profile such as 3g.20gb; -: none."),
+        typer.Option(
+            "--collocation",
+            "-c",
+            help="How the GPU is shared: mps, or a MIG profile such as 3g.20gb; -: not shared.",
+        ),
     ] = "-",
     listeners: Annotated[
         str,
-        typer.Option("--listeners", "-l", help="smi+top+dcgmi+...; else what works here."),
+        typer.Option(
+            "--listeners",
+            "-l",
+            help="radT listeners to sample: smi+top+dcgmi+... Default: all that work here.",
+        ),
     ] = "",
-    name: Annotated[str, typer.Option("--name", "-n", help="Of the run; else the command.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", "-n", help="Name of the run. Default: the command.")
+    ] = "",
     rerun: Annotated[
-        bool, typer.Option("--rerun", "-r", help="Of a plan: repeat rows that failed.")
+        bool, typer.Option("--rerun", "-r", help="Of a plan: also run rows that failed.")
     ] = False,
     timeout_s: options.EndAfter = 0.0,
     hz: options.Hz = 10.0,
     store: options.RunStore = "",
     json: options.Json = False,
 ) -> None:
-    """Run a script or any command as it would run alone, and record what it uses.
+    """Run a script or any command unchanged, and record the resources that it uses.
 
-    Options come before FILE; what follows it are its own arguments. The exit code is the command's.
+    Options come before FILE; its own arguments follow. The exit code is that of the command.
     """
     with errors_reported(as_json=json):
         from dippm.runs.plans.plan import is_plan

@@ -150,4 +150,4 @@ def test_the_commands(made, store_file, tmp_path):
     out.write_text(out.read_text().replace('"ph":"X"', '"ph":"X","dur":-1', 1)[:-1])
     refused = runner.invoke(app, ["verify-trace", str(out)])
     assert refused.exit_code == 1
-    assert "is no trace" in refused.stderr
+    assert "is not a trace" in refused.stderr

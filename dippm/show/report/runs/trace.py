@@ -215,7 +215,7 @@ def verify(document: Any) -> dict[str, int]:
     """
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
-        raise RunError("it has no list of traceEvents", "Make one: dippm export-trace RUN.")
+        raise RunError("it has no list of traceEvents", "Create one: dippm export-trace RUN.")
     found = {"spans": 0, "counters": 0, "values": 0, "absences": 0}
     tracks: set[tuple[Any, ...]] = set()
     ends: dict[tuple[Any, Any], list[float]] = defaultdict(list)

@@ -29,7 +29,7 @@ def report_crash(error: BaseException, words: Sequence[str]) -> UnexpectedError:
         words: arguments of the command line.
     """
     what = f"{type(error).__name__}: {_text(error)}".rstrip(": ").partition("\n")[0]
-    message = f"DIPPM failed where it should not: {what[:500]}"
+    message = f"DIPPM failed unexpectedly: {what[:500]}"
     try:
         place = _write(_report(error, words))
     except OSError as failure:
@@ -38,7 +38,9 @@ def report_crash(error: BaseException, words: Sequence[str]) -> UnexpectedError:
             message, f"No report could be written ({reason}); set TMPDIR."
         )
     else:
-        hint = f"This is a fault of DIPPM. Report it with {place}: it has no content of your files."
+        hint = (
+            f"This is a bug in DIPPM. Report it with {place}, which has no content of your files."
+        )
         unexpected_error = UnexpectedError(message, hint)
     unexpected_error.__cause__ = error
     return unexpected_error

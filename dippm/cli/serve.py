@@ -15,63 +15,80 @@ from dippm.cli.output import errors_reported, print_warnings, say
 def serve(
     host: Annotated[
         str,
-        typer.Option("--host", help="Address to serve at; any but this machine's needs a token."),
+        typer.Option(
+            "--host", help="Address to listen on; a token is required unless it is local."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any that is free.")
+        int, typer.Option("--port", min=0, max=65535, help="Port; 0: any free port.")
     ] = 8060,
     root: Annotated[
         list[Path] | None,
-        typer.Option("--root", help="Folder whose models may be named by path; several times."),
+        typer.Option(
+            "--root", help="Folder whose model files clients may name by path; may be repeated."
+        ),
     ] = None,
     workers: Annotated[
-        int, typer.Option("--workers", min=1, max=64, help="Processes that answer.")
+        int, typer.Option("--workers", min=1, max=64, help="Number of worker processes.")
     ] = 2,
     upload_mb: Annotated[
-        int, typer.Option("--upload-mb", min=1, help="Most MB of one model file.")
+        int,
+        typer.Option("--upload-mb", min=1, help="Maximum size of an uploaded model file in MiB."),
     ] = 512,
     uploads_mb: Annotated[
-        int, typer.Option("--uploads-mb", min=1, help="Most MB of all that are here.")
+        int, typer.Option("--uploads-mb", min=1, help="Maximum size of all current uploads in MiB.")
     ] = 4096,
     kept_mb: Annotated[
-        int, typer.Option("--kept-mb", min=0, help="Most MB of models that clients keep here.")
+        int,
+        typer.Option(
+            "--kept-mb", min=0, help="Maximum size of model files that clients store here, in MiB."
+        ),
     ] = 1024,
     results_mb: Annotated[
-        int, typer.Option("--results-mb", min=0, help="MB of answers to keep; 0 keeps none.")
+        int,
+        typer.Option("--results-mb", min=0, help="Size of the result cache in MiB; 0: no cache."),
     ] = 128,
     timeout_s: Annotated[
-        float, typer.Option("--timeout-s", help="Seconds that a conversion may take.")
+        float, typer.Option("--timeout-s", help="Time limit of a conversion in s.")
     ] = 120.0,
     memory_limit_mb: Annotated[
-        int, typer.Option("--memory-limit-mb", help="Memory in MB that a conversion may use.")
+        int, typer.Option("--memory-limit-mb", help="Memory limit of a conversion in MiB.")
     ] = 4096,
     answer_s: Annotated[
-        float, typer.Option("--answer-s", help="Seconds after which any answer is given up.")
+        float, typer.Option("--answer-s", help="Time limit of an answer in s.")
     ] = 600.0,
-    queue: Annotated[int, typer.Option("--queue", min=1, help="Questions that wait.")] = 256,
+    queue: Annotated[
+        int, typer.Option("--queue", min=1, help="Maximum number of waiting requests.")
+    ] = 256,
     queue_of_client: Annotated[
-        int, typer.Option("--queue-of-client", min=1, help="Of one client.")
+        int,
+        typer.Option(
+            "--queue-of-client", min=1, help="Maximum number of waiting requests of one client."
+        ),
     ] = 64,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where uploads lie; else a temporary folder.")
+        Path | None,
+        typer.Option("--folder", help="Folder for uploads. Default: a temporary folder."),
     ] = None,
     webhook: Annotated[
         str,
         typer.Option(
             "--webhook",
-            help="Admission webhook of Kubernetes: open lets a pod without an answer pass, closed "
-            "refuses it.",
+            help="Kubernetes admission webhook: open (admits pods that get no answer), closed "
+            "(rejects them) or off.",
         ),
     ] = "off",
     certificate: Annotated[
-        Path | None, typer.Option("--certificate", help="Of the server, PEM; for TLS.")
+        Path | None, typer.Option("--certificate", help="TLS certificate of the server, PEM.")
     ] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="Of the certificate, PEM.")] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Private key of the certificate, PEM.")
+    ] = None,
 ) -> None:
-    """Answer questions over HTTP: predict, compare, choose, slice, fit, request.
+    """Serve predictions over HTTP: predict, compare, choose, slice, fit and request.
 
-    The token of a service that others reach is that of $DIPPM_TOKEN, else it is made and printed.
-    A line of JSON on stderr says what happens; GET /openapi.json says what may be asked.
+    Clients on other machines need a token: $DIPPM_TOKEN, else one is generated and printed. The log
+    is JSON lines on stderr; GET /openapi.json returns the OpenAPI description.
     """
     with errors_reported(as_json=False):
         from dippm.show.service.access import TOKEN_VARIABLE

@@ -16,22 +16,24 @@ def ui(
     store: Store = None,
     host: Annotated[
         str,
-        typer.Option("--host", help="Address to serve at; any but this machine's needs a token."),
+        typer.Option(
+            "--host", help="Address to listen on; a token is required unless it is local."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any that is free.")
+        int, typer.Option("--port", min=0, max=65535, help="Port; 0: any free port.")
     ] = 8050,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
 ) -> None:
-    """Open a page with two doors: Predict takes a model file, Runs shows what was tracked.
+    """Open a web page with two parts: Predict takes a model file, Runs shows tracked runs.
 
-    Predict answers with charts, two models or GPUs side by side. Runs are compared, smoothed and
-    zoomed beside what was predicted. Nothing leaves the machine.
+    Predict shows charts, also of two models or GPUs side by side. Runs can be compared, smoothed,
+    zoomed and checked against their predictions. No data leaves this machine.
 
-    The token of a page that others reach is that of $DIPPM_UI_TOKEN, or of $DIPPM_TOKEN as that of
-    `dippm serve`, else it is made and printed.
+    Clients on other machines need a token: $DIPPM_UI_TOKEN, else $DIPPM_TOKEN, else one is
+    generated and printed.
     """
     with errors_reported(as_json=False):
         from dippm.show.service import access

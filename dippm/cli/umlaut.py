@@ -20,14 +20,16 @@ def read_arguments(words: Sequence[str]) -> argparse.Namespace:
     """Parse UMLAUT's arguments; exits with code 2 if they are not valid."""
     parser = argparse.ArgumentParser(
         "umlaut-cli",
-        description="Plot what Benchmark(file) measured; what is not named is chosen in menus.",
+        description="Plot the measurements of Benchmark(file); menus ask for omitted options.",
     )
-    parser.add_argument("file", help="file that Benchmark was given, or a database of UMLAUT")
-    parser.add_argument("-u", "--uuids", nargs="+", default=[], help="runs")
-    parser.add_argument("-t", "--types", nargs="+", default=[], help="time, memory and so on")
+    parser.add_argument("file", help="file passed to Benchmark, or a UMLAUT database")
+    parser.add_argument("-u", "--uuids", nargs="+", default=[], help="UUIDs of runs")
+    parser.add_argument(
+        "-t", "--types", nargs="+", default=[], help="types of metrics, such as time or memory"
+    )
     parser.add_argument("-d", "--descriptions", nargs="+", default=[], help="names of metrics")
     parser.add_argument("-p", "--plotting-backend", choices=BACK_ENDS, default="plotly")
-    parser.add_argument("-tmp", "--tmp-dir", help="taken and not needed")
+    parser.add_argument("-tmp", "--tmp-dir", help="accepted for compatibility, and ignored")
     return parser.parse_args(words)
 
 
@@ -67,7 +69,9 @@ def _runs(file: str, uuids: Sequence[str]) -> list[StoredRun]:
 
     path, store = Path(file), file
     if "://" not in file and not path.exists():
-        raise RunError(f"there is no file {file}", "Give what Benchmark(db_file) was given.")
+        raise RunError(
+            f"there is no file {file}", "Give the file that was passed to Benchmark(db_file)."
+        )
     if "://" not in file and is_umlaut(path):
         store = str(path.with_suffix(".dippm.db"))  # a Benchmark of this file writes here as well
         imported = import_database(path, store=store)
@@ -88,7 +92,7 @@ def main() -> None:
     from dippm.cli.output import errors_reported
 
     if not given.uuids and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        sys.stderr.write("umlaut-cli: name runs with -u; menus need a terminal\n")
+        sys.stderr.write("umlaut-cli: give runs with -u; the menus require a terminal\n")
         raise SystemExit(2)
     import typer
 

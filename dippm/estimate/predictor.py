@@ -294,7 +294,7 @@ def _ours(error: Exception) -> DippmError:
         return error
     found = DippmError(
         f"unexpected {type(error).__name__}: {error}",
-        "This is a fault of DIPPM: please report it with the model.",
+        "This is a bug in DIPPM: please report it with the model.",
     )
     found.__cause__ = error
     return found

@@ -107,7 +107,7 @@ def _answer(question: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]:
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         words = f"unexpected {type(error).__name__}: {error}"
-        hint = "This is a fault of DIPPM: report it with the model."
+        hint = "This is a bug in DIPPM: report it with the model."
         return {"error": UnexpectedError(words, hint).to_dict()}
     finally:
         for one in question["sources"]:

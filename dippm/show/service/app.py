@@ -196,7 +196,7 @@ class _OuterMiddleware:
         except Exception as error:
             log("failed", "error", reason=f"{type(error).__name__}: {error}")
             if not status:
-                failed = ServiceError("the service failed", "This is a fault of DIPPM: report it.")
+                failed = ServiceError("the service failed", "This is a bug in DIPPM: report it.")
                 await _error(request, failed)(scope, reading, noting)
         finally:
             self._access_control.open -= 1

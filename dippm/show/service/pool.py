@@ -178,7 +178,7 @@ class AnswerPool:
                     answerer = None
                     failed = UnexpectedError(
                         f"unexpected {type(error).__name__}: {error}",
-                        "This is a fault of DIPPM: report it with the model.",
+                        "This is a bug in DIPPM: report it with the model.",
                     )
                     self._end(job, None, failed)
                 finally:

@@ -175,7 +175,7 @@ def test_the_command_ends_as_others_do(here: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for words, code, said in (
         (["none.db", "-u", UUID], 1, "there is no file none.db"),
-        (["old.db"], 2, "name runs with -u"),
+        (["old.db"], 2, "give runs with -u"),
         (["old.db", "-p", "crayon"], 2, "invalid choice"),
     ):
         command = [sys.executable, "-m", "dippm.cli.umlaut", *words]

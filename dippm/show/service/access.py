@@ -18,8 +18,8 @@ from dippm.errors import DippmError
 COOKIE = "dippm-token"
 SHORTEST_TOKEN = 16
 TOKEN_VARIABLE = "DIPPM_TOKEN"
-OTHER_SITE = "this is not for other sites"
-OTHER_MACHINE = "this is for this machine alone"
+OTHER_SITE = "requests from other sites are not allowed"
+OTHER_MACHINE = "only requests from this machine are allowed"
 
 
 class TokenError(DippmError, ValueError):

@@ -93,7 +93,7 @@ def wanted_by(request: AdmissionRequest) -> PodRequest | str:
         return f"no annotation {MODEL}"
     containers = _mapping(pod, "spec").get("containers")
     if not isinstance(containers, list) or not all(isinstance(c, dict) for c in containers):
-        raise ValueError("spec.containers is no list of containers")
+        raise ValueError("spec.containers is not a list of containers")
     place = _container(containers, annotations.get(f"{DOMAIN}/container"))
     if own := next(_own_resources(containers[place]), None):
         return f"the container asks for {own} itself"

@@ -96,12 +96,14 @@ def _answer(question: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]:
         text = json.dumps(document, ensure_ascii=False, allow_nan=False)
         return {"text": _as_sent(text, question)}
     except DippmError as error:
+        for one in question["sources"]:
+            name_as_given(error, one)
         return {"error": json.loads(_as_sent(json.dumps(error.to_dict()), question))}
     except MemoryError:
         return {
             "error": DippmError(
                 "the model needs more memory than the service gives to an answer",
-                "Ask whoever runs it for more: memory_limit_mb=... .",
+                "The operator of the service can raise the limit: memory_limit_mb=... .",
             ).to_dict()
         }
     except Exception as error:
@@ -113,6 +115,21 @@ def _answer(question: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]:
         for one in question["sources"]:
             if one["unpack_mb"] is not None:
                 _remove_unpacked(Path(one["path"]))
+
+
+def name_as_given(error: DippmError, source: Mapping[str, Any]) -> None:
+    """Let an error name a path as its client gave it, not the resolved path that is read.
+
+    Args:
+        error: error about a model.
+        source: the model, see `service._source`; uploads have no path of their client.
+    """
+    if source["unpack_mb"] is None:
+        prefix = "hf-config:"
+        read = (source["path"] or source["name"]).removeprefix(prefix)
+        given = source["shown"].removeprefix(prefix)
+        error.message = error.message.replace(read, given)
+        error.hint = error.hint.replace(read, given)
 
 
 def _as_sent(text: str, question: Mapping[str, Any]) -> str:
@@ -317,15 +334,15 @@ def unpack(path: Path, folder: Path, most: int) -> Path:
 def _unpack_members(packed: zipfile.ZipFile, folder: Path, most: int) -> None:
     members = packed.infolist()
     if len(members) > MOST_MEMBERS:
-        raise _refusal(f"has {len(members):,} files, the most is {MOST_MEMBERS:,}")
+        raise _refusal(f"has {len(members):,} files, more than the limit of {MOST_MEMBERS:,}")
     left = most
     for member in members:
         place = PurePosixPath(member.filename)
         kind = stat.S_IFMT(member.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise _refusal("holds a link, or what is no file")
+            raise _refusal("contains a link, or something that is not a file")
         if place.is_absolute() or ".." in place.parts or "\\" in member.filename:
-            raise _refusal("holds a file that would lie outside of it")
+            raise _refusal("contains a file whose path leads out of it")
         if member.is_dir():
             continue
         target = folder.joinpath(*place.parts)

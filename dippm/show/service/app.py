@@ -71,8 +71,8 @@ SUMMARIES = {
     "predict": "Latency, memory, energy and power of one model on one GPU",
     "fit": "Whether a model fits, and the largest batch that does",
     "choose": "GPUs and slices, ranked under limits",
-    "slice": "The smallest MIG slice that will do",
-    "request": "What a scheduler is asked for",
+    "slice": "The smallest sufficient MIG slice",
+    "request": "The resource request for a scheduler",
     "compare": "Several models, GPUs, slices, precisions and batches",
     "share": "Processes that share one GPU, and what each does to the others",
 }
@@ -263,7 +263,7 @@ class _Refusal(JSONResponse):
 def _http_error(request: Request, error: Exception) -> Response:
     """Return the response to a wrong path or method."""
     assert isinstance(error, HTTPException)
-    words = {404: "there is nothing here", 405: "this is asked by another method"}
+    words = {404: "there is nothing here", 405: "this path has another method"}
     found = NotHereError(words.get(error.status_code, str(error.detail)), "GET /openapi.json")
     return JSONResponse(error_text(found), error.status_code, error.headers)
 
@@ -389,12 +389,12 @@ def _in_address(kind: type[Conditions], request: Request) -> Conditions:
     given: dict[str, Any] = {}
     for key, value in request.query_params.multi_items():
         if key in given:
-            raise BadQuestionError(f"{key[:80]!r} stands twice in the address", "Give it once.")
+            raise BadQuestionError(f"{key[:80]!r} occurs twice in the address", "Give it once.")
         if key not in OWN_FIELDS:
             given[key] = value.split(",") if key in kind.LISTS and "," in value else value
     if "model" in given:
         raise BadQuestionError(
-            "the address names a model, and the body is one",
+            "the address names a model, and the body is another one",
             "Leave out model=..., or send the question as JSON.",
         )
     return read_question(kind, given)
@@ -423,7 +423,9 @@ def _client(request: Request) -> str:
 def _add_jobs(app: FastAPI, service: Service) -> None:
     """Add the routes of jobs."""
 
-    @app.get("/v1/jobs/{job_id}", summary="How far a job is; waits for news of it for wait_s")
+    @app.get(
+        "/v1/jobs/{job_id}", summary="Progress of a job; waits up to wait_s seconds for a change"
+    )
     async def job(request: Request, job_id: str, after: int = -1) -> Response:
         found = service.job(job_id)
         wait_s = _seconds(request.query_params.get("wait_s", "0"))
@@ -437,7 +439,7 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
             end()
         return JSONResponse(found.to_dict(service.position(found)))
 
-    @app.get("/v1/jobs/{job_id}/result", summary="The answer of a job that is done")
+    @app.get("/v1/jobs/{job_id}/result", summary="The answer of a finished job")
     async def result(request: Request, job_id: str) -> Response:
         return _of_job(service, service.job(job_id))
 
@@ -451,7 +453,7 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
 def _add_models(app: FastAPI, service: Service) -> None:
     """Add the routes of kept uploads, for several questions about one model."""
 
-    @app.post("/v1/models", status_code=201, summary="Upload a model and keep it for a while",
+    @app.post("/v1/models", status_code=201, summary="Upload a model for later questions",
               openapi_extra=_FILE_BODY)  # fmt: skip
     async def upload(request: Request) -> Response:
         model = await _receive(service, request, keep=True)
@@ -483,20 +485,20 @@ def _add_rest(app: FastAPI, service: Service) -> None:
             texts[name] = await run_in_threadpool(make)
         return Response(texts[name], media_type="application/json")
 
-    @app.get("/v1/devices", summary="GPUs and CPUs that are known")
+    @app.get("/v1/devices", summary="The known GPUs and CPUs")
     async def devices(request: Request) -> Response:
         return await once("devices", devices_text)
 
-    @app.get("/v1/options", summary="What may be asked: names of every kind, and the limits")
+    @app.get("/v1/options", summary="The valid values of every option, and the limits")
     async def options(request: Request) -> Response:
         return await once("options", lambda: json.dumps(options_document(service.settings)))
 
-    @app.get("/healthz", summary="Whether the service answers; needs no token")
+    @app.get("/healthz", summary="Health of the service; needs no token")
     async def health(request: Request) -> Response:
         ready = service.metrics.value("dippm_workers_started_total") > 0
         return JSONResponse({"status": "ok" if ready else "starting", "version": __version__})
 
-    @app.get("/metrics", summary="Counts and times, as Prometheus reads them")
+    @app.get("/metrics", summary="Metrics in the format of Prometheus")
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
@@ -509,7 +511,7 @@ async def _admit(service: Service, request: Request) -> Response:
         asked = admission.AdmissionReview.model_validate_json(text).request
     except (ValidationError, RecursionError) as error:
         raise BadQuestionError(
-            f"this is no AdmissionReview of {admission.API_VERSION}",
+            f"this is not an AdmissionReview of {admission.API_VERSION}",
             "Kubernetes sends one: see deploy/kubernetes/webhook.yaml.",
         ) from error
     try:
@@ -589,7 +591,7 @@ def _responses(name: str) -> dict[int | str, dict[str, Any]]:
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/error"}}}
     texts = {
         401: "No token", 403: "Not allowed", 404: "Not here", 408: "Too slow", 413: "Too large",
-        415: "Neither JSON nor a file that is known", 422: "No answer to this question",
+        415: "Neither JSON nor a known type of file", 422: "The question has no answer",
         429: "Full; see Retry-After", 503: "Ends, or lost its worker", 504: "Took too long",
         507: "No room",
     }  # fmt: skip

@@ -195,7 +195,7 @@ class FairQueue:
         """
         with self._changed:
             if self._is_closed:
-                raise ClosingError("the service ends", "Ask again when it is back.")
+                raise ClosingError("the service ends", "Try again when it is back.")
             self._check(job.client, retry_after_s)
             self._waiting.setdefault(job.client, deque()).append(job)
             self._changed.notify()
@@ -269,6 +269,6 @@ class FairQueue:
             whose = "of this client " if of_client >= self._most_of_client else ""
             raise BusyError(
                 f"{max(of_client, self._length() if not whose else 0)} questions {whose}wait",
-                f"Ask again in {retry_after_s:.0f} s.",
+                f"Try again in {retry_after_s:.0f} s.",
                 retry_after_s=retry_after_s,
             )

@@ -160,7 +160,7 @@ class AnswerPool:
         """End all threads and processes, busy or not."""
         self._closing.set()
         for job in self._queue.close():
-            self._end(job, None, ClosingError("the service ends", "Ask again when it is back."))
+            self._end(job, None, ClosingError("the service ends", "Try again when it is back."))
         for thread in self._threads:
             thread.join(15)
 
@@ -234,12 +234,12 @@ class AnswerPool:
 
     def _why_stopped(self, job: Job) -> DippmError:
         if self._closing.is_set():
-            return ClosingError("the service ends", "Ask again when it is back.")
+            return ClosingError("the service ends", "Try again when it is back.")
         if job.is_cancelled:
             return JobCancelledError("the job was cancelled")
         return TimeLimitError(
             f"the answer took longer than {job.message['limit_s']:g} s",
-            "Ask whoever runs the service for more time, or ask on your own machine.",
+            "Ask the operator of the service for more time, or predict on your own machine.",
         )
 
     def _lost(self, job: Job, error: WorkerDiedError, words: str) -> None:

@@ -82,7 +82,7 @@ class _PredictionFields(BaseModel):
     ) = None
     checkpoint: Name | None = None
     timeout_s: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="seconds of the conversion; None is what the service gives"
+        None, description="time limit of the conversion in s; None: that of the service"
     )
 
     def arguments(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ else:
     Conditions = create_model(
         "Conditions",
         __base__=_PredictionFields,
-        __doc__="What every question may say; see `dippm.predict`.",
+        __doc__="Options of every question; see `dippm.predict`.",
         **_FIELDS,
     )
 
@@ -110,7 +110,7 @@ else:
 class OneModel(Conditions):
     """A question about one model."""
 
-    model: ModelRef | None = Field(None, description="left out where the body is the file")
+    model: ModelRef | None = Field(None, description="omitted if the body is the model file")
     precision: Text = "fp32"
 
 
@@ -121,8 +121,8 @@ class Predict(OneModel):
     batch: Batch = 1
     device: Name = "A100"
     mig: Name | None = None
-    tree: bool = Field(False, description="also what each module costs")
-    html: bool = Field(False, description="also the answer as one page")
+    tree: bool = Field(False, description="also return the cost of each module")
+    html: bool = Field(False, description="also return the answer as an HTML page")
 
 
 class Fit(OneModel):
@@ -147,7 +147,7 @@ class Choose(OneModel):
     slo_at: Text = "upper"
     max_memory_mb: Number | None = None
     prices: dict[Text, Any] | None = Field(
-        None, description="price of an hour by device, or what a file of prices has"
+        None, description="price per hour by device, or the content of a file of prices"
     )
     dataset_size: Annotated[int, Field(ge=1)] | None = None
 
@@ -207,7 +207,9 @@ class Compare(Conditions):
         for several in (self.device, self.batch, self.mig, self.precision):
             points *= len(several) if isinstance(several, list) else 1
         if points > MOST_POINTS:
-            raise ValueError(f"asks for {points:,} predictions, the most is {MOST_POINTS:,}")
+            raise ValueError(
+                f"asks for {points:,} predictions, more than the limit of {MOST_POINTS:,}"
+            )
         return self
 
 

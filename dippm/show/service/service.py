@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dippm import __version__
-from dippm.errors import ModelNotFoundError
+from dippm.errors import DippmError, ModelNotFoundError
 from dippm.model.frontends import cache, named
+from dippm.show.service.answering import name_as_given
 from dippm.show.service.errors import (
     BadQuestionError,
     ForbiddenError,
@@ -145,7 +146,12 @@ class Service:
             path = self._under_root(given.path)
             shown = os.path.basename(given.path.rstrip("/")) or path.name
             source = _source(path=str(path), shown=given.path)
-            return FoundModel(f"path:{shown}:{self._digest(path)}", source)
+            try:
+                digest = self._digest(path)
+            except DippmError as error:
+                name_as_given(error, source)
+                raise
+            return FoundModel(f"path:{shown}:{digest}", source)
         if given.startswith("hf-config:"):
             path = self._under_root(given.removeprefix("hf-config:"))
             name = f"hf-config:{path}"
@@ -153,7 +159,7 @@ class Service:
             return FoundModel(f"name:{digest}", _source(name=name, shown=given))
         if not named.is_name(given):
             raise BadQuestionError(
-                f"{given[:80]!r} is no name of a model",
+                f"{given[:80]!r} is not the name of a model",
                 'Give one such as "timm:resnet50", {"path": ...}, {"sha256": ...}, or the file as'
                 " the body.",
             )
@@ -315,7 +321,7 @@ class Service:
         wanted = self.settings.timeout_s if question.timeout_s is None else question.timeout_s
         if wanted > self.settings.timeout_s:
             raise BadQuestionError(
-                f"timeout_s is {wanted:g}, the most here is {self.settings.timeout_s:g}",
+                f"timeout_s is {wanted:g}, more than the limit here, {self.settings.timeout_s:g}",
                 "Leave it out, or give less.",
             )
         return {"timeout_s": wanted, "memory_limit_mb": self.settings.memory_limit_mb}
@@ -324,11 +330,11 @@ class Service:
         """Resolve a path, which has to be under a root."""
         if not self._roots:
             raise ForbiddenError(
-                "this service reads no paths",
-                "Upload the file as the body, or ask whoever runs it for root=... .",
+                "this service does not read paths",
+                "Upload the file as the body, or ask the operator of the service for root=... .",
             )
         if "\x00" in given:
-            raise BadQuestionError("the path holds a zero byte", "Give a path.")
+            raise BadQuestionError("the path contains a zero byte", "Give a path.")
         for root in self._roots:
             real = Path(os.path.realpath(root / given))
             if real.is_relative_to(root) and real != root and os.path.exists(real):
@@ -338,8 +344,8 @@ class Service:
         ]
         if not any(outside):
             raise ForbiddenError(
-                "the path lies outside of the roots of this service",
-                "Give one under a root, relative to it or whole.",
+                "the path is outside the roots of this service",
+                "Give a path under a root, relative to it or absolute.",
             )
         raise ModelNotFoundError(
             f"no model is at {re.sub(r'[^ -~]', '?', given)[:200]}",

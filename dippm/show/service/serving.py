@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dippm.show.service.settings import Settings
 
 UNENCRYPTED = (
-    "questions, models and the token go without encryption: whoever listens to the network reads"
-    " them. Give certificate=... and key=..., or serve to this machine alone with a proxy before it"
+    "questions, models and the token are sent without encryption: anyone on the network can read "
+    "them. Give certificate=... and key=..., or serve to this machine only, behind a proxy"
 )
 """Warning of a service that other machines reach without TLS."""
 
@@ -68,7 +68,7 @@ class ServedService:
             )
         if settings.webhook != "off" and certificate is None:
             raise ServiceError(
-                "Kubernetes speaks to webhooks by TLS alone",
+                "Kubernetes connects to webhooks by TLS only",
                 "Give certificate=... and key=..., or leave out webhook=... .",
             )
         self.is_shared, self.is_encrypted = not is_loopback(host), certificate is not None

@@ -58,5 +58,5 @@ class Settings:
         for root in self.roots:
             if not root.is_dir():
                 raise ConditionsError(
-                    f"the root {root} is no folder", "Give a folder with models: root=/models."
+                    f"the root {root} is not a folder", "Give a folder with models: root=/models."
                 )

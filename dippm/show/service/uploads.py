@@ -164,7 +164,7 @@ class Uploads:
         """
         if not _NAME.fullmatch(name):
             raise BadQuestionError(
-                f"{name[:80]!r} is no name of a file",
+                f"{name[:80]!r} is not a file name",
                 "Give letters, digits, '.', '_', '-' and '+', 100 at most: name=model.onnx.",
             )
         return IncomingFile(self, name, most_mb * MB, self.folder / secrets.token_hex(16))
@@ -183,7 +183,7 @@ class Uploads:
                     return model
         raise NotHereError(
             f"no model with sha256 {sha256[:12]}... is kept here",
-            "Upload it with POST /v1/models; those that nobody asks about go first.",
+            "Upload it with POST /v1/models; the least recently used models are removed first.",
         )
 
     def forget(self, sha256: str) -> None:
@@ -257,8 +257,8 @@ class Uploads:
         with self._lock:
             if self._arriving + self._held() + size > self._most:
                 raise NoRoomError(
-                    f"{self._most // MB:,} MB of uploads are here",
-                    "Try again when others are answered.",
+                    f"{self._most // MB:,} MB of uploads are stored, which is the limit",
+                    "Try again when other questions are answered.",
                     retry_after_s=10,
                 )
             self._arriving += size
@@ -271,7 +271,7 @@ class Uploads:
 def _no_room(error: OSError) -> NoRoomError:
     return NoRoomError(
         f"the service cannot write the file: {error.strerror or error}",
-        "Tell whoever runs it: folder=... chooses where uploads lie.",
+        "The operator of the service can choose the folder of uploads: folder=... .",
         retry_after_s=30,
     )
 

@@ -12,9 +12,9 @@ from dippm.show.ui.library import Library
 
 TOKEN_VARIABLE = "DIPPM_UI_TOKEN"
 UNENCRYPTED = (
-    "the page is served without encryption: whoever listens to the network reads the token and "
-    "what the page shows. Serve it to this machine alone with a proxy with TLS before it, or reach "
-    "it through ssh: docs/tracking/page.md, “Who may see it”"
+    "the page is served without encryption: anyone on the network can read the token and what the "
+    "page shows. Serve it to this machine only, behind a proxy with TLS, or reach it through ssh: "
+    "docs/tracking/page.md, “Who may see it”"
 )
 """Warning of a page that other machines reach."""
 

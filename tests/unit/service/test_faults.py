@@ -319,9 +319,9 @@ def test_a_token_that_could_be_guessed_and_other_wishes_are_refused(tmp_path):
         return ran.stderr
 
     assert "16 plain characters" in refused("--host", "0.0.0.0", DIPPM_TOKEN="short")
-    assert "no folder" in refused("--root", str(tmp_path / "none"))
+    assert "not a folder" in refused("--root", str(tmp_path / "none"))
     assert "certificate" in refused("--key", str(tmp_path))
-    assert "TLS alone" in refused("--webhook", "open")
+    assert "TLS only" in refused("--webhook", "open")
     assert "webhook" in refused("--webhook", "ajar")
     assert "time limit" in refused("--timeout-s", "0")
     assert "cannot be used" in refused(

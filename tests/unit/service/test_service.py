@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import threading
 import zipfile
 
@@ -241,6 +242,15 @@ def test_a_job_is_cancelled_and_its_worker_does_something_else(tmp_path, root):
         service.end()
 
 
+def test_an_error_names_the_path_as_the_client_gave_it(service, root):
+    os.mkfifo(root / "pipe")
+    (root / "alias.onnx").symlink_to("pipe")
+    for given in ("pipe", "./pipe", "alias.onnx", str(root / "alias.onnx")):
+        status, _, found = question(service, "predict", {"model": {"path": given}})
+        assert status == 415
+        assert found["error"]["message"] == f"{given} is a named pipe, not a file"
+
+
 @pytest.mark.parametrize(
     ("document", "status", "words"),
     sampled(
@@ -256,7 +266,7 @@ def test_a_job_is_cancelled_and_its_worker_does_something_else(tmp_path, root):
             ({"model": {"path": "net.onnx"}, "device": "/etc/my.toml"}, 422, "names a file"),
             ({"model": {"path": "net.onnx"}, "device": "my.toml"}, 422, "names a file"),
             ({"model": {"path": "net.onnx"}, "checkpoint": "../x"}, 422, "names a file"),
-            ({"model": {"path": "net.onnx"}, "timeout_s": 1e6}, 422, "the most here is"),
+            ({"model": {"path": "net.onnx"}, "timeout_s": 1e6}, 422, "more than the limit"),
             ({"model": {"path": "net.onnx"}, "timeout_s": -1}, 422, "timeout_s"),
             ({"model": {"path": "none.onnx"}}, 404, "no model is at"),
             ({"model": {"path": "bad.onnx"}}, 415, "bad.onnx"),
@@ -269,7 +279,7 @@ def test_a_job_is_cancelled_and_its_worker_does_something_else(tmp_path, root):
             ({"model": {"path": "x" * 999}}, 404, "no model is at"),
             ({"model": "net.onnx"}, 422, "model"),
             ({"model": "hf-config:/etc"}, 403, "outside"),
-            ({"model": "nothing:resnet50"}, 422, "no name of a model"),
+            ({"model": "nothing:resnet50"}, 422, "not the name of a model"),
             ({"model": {"sha256": "0" * 64}}, 404, "no model with sha256"),
             ({"model": {"sha256": "../../x"}}, 422, "sha256"),
         ],
@@ -311,12 +321,12 @@ def test_a_body_that_is_none_gets_a_typed_error(service, body, type, status):
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("name=../x", "no name of a file"),
-        ("name=%2e%2e%2fx", "no name of a file"),
-        ("name=" + "x" * 101, "no name of a file"),
+        ("name=../x", "not a file name"),
+        ("name=%2e%2e%2fx", "not a file name"),
+        ("name=" + "x" * 101, "not a file name"),
         ("batch=x", "batch"),
         ("batch=1&batch=2", "twice"),
-        ("model=timm:resnet50", "the body is one"),
+        ("model=timm:resnet50", "the body is another one"),
         ("wait_s=nan", "wait_s"),
         ("wait_s=1e9", "wait_s"),
         ("what=1", "what"),

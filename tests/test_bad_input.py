@@ -286,7 +286,7 @@ def test_what_is_no_model_says_what_it_is(onnx_file):
         dippm.compare([])
     with pytest.raises(ConditionsError) as error:
         dippm.predict(onnx_file, mode="tensorrt")
-    assert "ask for runtime=tensorrt" in error.value.hint
+    assert "use runtime=tensorrt" in error.value.hint
 
 
 def test_several_inputs_may_be_given_in_their_order(tmp_path):

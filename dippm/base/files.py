@@ -219,7 +219,7 @@ def companion(model: Path, location: str) -> Path:
         raise ModelFileError(
             f"{model.name} names the file {shown(location)}, which leads out of the folder of the "
             "model",
-            "If you trust the model, put the file itself beside it, not a link to it.",
+            "If you trust the model, put the file itself next to it, not a link.",
         )
     return named
 
@@ -229,17 +229,17 @@ def access_error(path: Path, error: OSError | ValueError) -> ModelFileError:
     name = shown(path)
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.ENAMETOOLONG:
-        return ModelNotFoundError(f"no such file: {name}", "The name is longer than names can be.")
+        return ModelNotFoundError(f"no such file: {name}", "The file name is too long.")
     if code in NOT_THERE:
         return ModelNotFoundError(f"no such file: {name}", "Check the path.")
     if isinstance(error, ValueError):
         return ModelNotFoundError(
-            f"no such file: {name}", "The path holds characters that no name of a file has."
+            f"no such file: {name}", "The path contains characters that file names cannot have."
         )
     if code in (errno.EACCES, errno.EPERM):
         return ModelFileError(
             f"{name} must not be read: {error.strerror}",
-            "Change its permissions and those of its folders, or copy it to where you may read it.",
+            "Change its permissions and those of its folders, or copy it to a readable folder.",
         )
     return ModelFileError(
         f"{name} cannot be read: {error.strerror or error}",
@@ -251,7 +251,7 @@ def too_many(folder: Path) -> ModelFileError:
     """Return the error for a folder with too many entries."""
     return ModelFileError(
         f"{shown(folder)} holds more than {MOST_ENTRIES:,} files and folders",
-        "Give the folder of the model alone, or the model's own file.",
+        "Give a folder that contains only the model, or the model file itself.",
     )
 
 

@@ -165,7 +165,7 @@ def cost_of(
     if hours is not None and price_per_hour is not None:
         price = hours.scaled(price_per_hour, price_per_hour * idle_hours)
     elif price_per_hour is None:
-        absent["price"] = "no price of an hour was given"
+        absent["price"] = "no price per hour was given"
     idle_w = c.device.idle_power_w
     if energy is None:
         absent["energy_kwh"] = prediction.absent["energy_j"]
@@ -179,7 +179,7 @@ def cost_of(
     if energy is None:
         absent["carbon_g"] = absent["energy_kwh"]
     elif region is None:
-        absent["carbon_g"] = "no region, or grams per kilowatt hour, were given"
+        absent["carbon_g"] = "neither a region nor grams per kWh were given"
     else:
         carbon = energy.scaled(region.g_per_kwh)
     return RunningCost(

@@ -287,13 +287,13 @@ def _optimizer_of(optimizer: Any) -> tuple[Optimizer | None, tuple[str, ...]]:
     if found is None:
         raise ConditionsError(
             f"the memory of the optimiser {shortened(kind.__qualname__)} is not modelled",
-            f"Known: {', '.join(OPTIMIZERS)}; optimizer=NAME asks for the one that keeps as much.",
+            f"Known: {', '.join(OPTIMIZERS)}; give optimizer=NAME of one that stores as much.",
         )
     settings = getattr(optimizer, "defaults", {}) if not isinstance(optimizer, type) else {}
     if settings.get("amsgrad"):
         raise ConditionsError(
             "amsgrad keeps one more tensor for each parameter, which is not modelled",
-            f"Ask for it without: optimizer={found!r} needs less, by the size of the weights.",
+            f"Use optimizer={found!r}: it needs less memory, by the size of the weights.",
         )
     if found == "sgd" and settings and not settings.get("momentum"):
         return "sgd", ("SGD was counted with momentum, and this one has none: it needs less",)

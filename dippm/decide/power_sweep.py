@@ -125,7 +125,7 @@ def sweep_power(
         reason = prediction.absent.get("power_w") or prediction.absent.get("latency_ms", "")
         raise ConditionsError(
             f"a power limit needs a predicted power: {reason}",
-            "Ask for a whole GPU and a checkpoint that predicts power (`dippm models`).",
+            "Use a whole GPU and a checkpoint that predicts power (`dippm models`).",
         )
     highest = device.known("power_limit_w")
     lowest = min(band.lowest_share for band in fitted().bands) * highest

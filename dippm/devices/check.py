@@ -259,7 +259,7 @@ def _check_text(value: Any, most: int, where: str) -> None:
 
 def _rows(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list | tuple) or len(value) > MOST_ROWS:
-        raise DeviceError(f"{where} is no list of at most {MOST_ROWS}", "Write it as [..., ...].")
+        raise DeviceError(f"{where} is not a list of up to {MOST_ROWS}", "Write it as [..., ...].")
     return list(value)
 
 

@@ -68,7 +68,7 @@ def _device(table: Mapping[str, Any], what: str) -> Device:
     for taken in filter(is_catalogued, (name, *table.get("aliases", ()))):
         raise DeviceError(
             f"{what}: {shortened(taken)} is a device of the catalogue",
-            "Give yours a name of its own, so that nobody takes one for the other.",
+            "Give your device another name, so that the two are not confused.",
         )
     rows = sorted(table.get("mig_profiles", ()), key=lambda row: (row[1], row[2]))
     source = table.get("source", "") or f"device file {what}"

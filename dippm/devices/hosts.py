@@ -109,7 +109,7 @@ def host_of(host: str | float | HostMachine | None) -> HostMachine | None:
         launch_us = math.nan if isinstance(host, bool) else float(host)
     if not SHORTEST_US <= launch_us <= LONGEST_US:
         raise HostError(
-            f"host is {shortened(str(host))}: no time of a launch in µs",
+            f"host is {shortened(str(host))}, which is not a launch time in µs",
             HINT.format(", ".join(names)),
         )
     return HostMachine(f"{launch_us:g} us", launch_us, what="as given")

@@ -62,7 +62,7 @@ def import_device(
             return device, kept
         raise DeviceError(
             f"another {shortened(device.name)} was imported before: {shown(kept)}",
-            "Give this one another name, name=..., or take its place with replace=True.",
+            "Give this one another name, name=..., or replace it with replace=True.",
         )
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ TABLES = ("as_of", "pue", "regions", "where")
 HIGHEST_G = 3_000.0
 """Highest accepted grams of CO2 of a kilowatt hour; lignite emits about 1,100."""
 HIGHEST_PUE = 5.0
-EXAMPLE = "examples/carbon.toml is a whole file."
+EXAMPLE = "examples/carbon.toml is a complete example."
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _carbon(table: Mapping[str, Any], what: str) -> Carbon:
                 f"Write {{ g_per_kwh = 50, pue = 1.2 }}, the pue if it is known. {EXAMPLE}",
             )
         if name.casefold() in map(str.casefold, regions):
-            raise CarbonError(f"{what}: {shortened(name)} stands there twice", "Keep one.")
+            raise CarbonError(f"{what}: {shortened(name)} occurs twice", "Keep one.")
         regions[name] = Region(name, one.get("g_per_kwh", "missing"), one.get("pue", default_pue))
     if not regions:
         raise CarbonError(f"{what} names no region", f"Write [regions] and a line. {EXAMPLE}")
@@ -174,7 +174,7 @@ def _carbon(table: Mapping[str, Any], what: str) -> Carbon:
 def _table(table: Mapping[str, Any], name: str, what: str) -> Mapping[str, Any]:
     found = table.get(name, {})
     if not isinstance(found, Mapping):
-        raise CarbonError(f"{what}: {name} is no table", f"Write [{name}]. {EXAMPLE}")
+        raise CarbonError(f"{what}: {name} is not a table", f"Write [{name}]. {EXAMPLE}")
     return found
 
 

@@ -171,15 +171,15 @@ class Execution:
         if self.phase == "inference" and (self.checkpointing or self.optimizer != "sgd"):
             asked = "checkpointing" if self.checkpointing else f"the optimizer {self.optimizer}"
             raise ConditionsError(
-                f"{asked} is of a training step, and inference was asked for",
-                "Ask for phase=train, or leave it out.",
+                f"{asked} applies to training steps, not to inference",
+                "Use phase=train, or leave it out.",
             )
         if self.autograd and (self.phase != "inference" or self.mode != "eager"):
             what = "a training step" if self.phase != "inference" else "a compiled pass"
             raise ConditionsError(
-                f"autograd is of an eager forward pass, and {what} was asked for",
-                "Leave autograd out: a training step keeps all of it anyway, and what a compiled "
-                "pass keeps is not known.",
+                f"autograd applies to an eager forward pass, not to {what}",
+                "Leave autograd out: a training step keeps these tensors anyway, and those of a "
+                "compiled pass are not known.",
             )
         if self.runtime != "pytorch":
             _check_engine(self)
@@ -260,8 +260,8 @@ class Conditions:
             object.__setattr__(self, name, value)
         if execution.runtime in GRAPH_ENGINES and place.device.is_of_another_vendor:
             raise ConditionsError(
-                f"{execution.runtime} runs on NVIDIA's GPUs, and {place.device.name} is none",
-                "Ask for runtime=pytorch.",
+                f"{execution.runtime} runs on NVIDIA GPUs, and {place.device.name} is not one",
+                "Use runtime=pytorch.",
             )
         if execution.precision not in supported_precisions(place.device, execution.runtime):
             raise unsupported(place.device, execution.precision, execution.runtime)
@@ -355,16 +355,16 @@ def _check_engine(e: Execution) -> None:
     """
     asked = {
         f"mode {e.mode}": (e.mode != "eager", "Leave the mode out: an engine has none."),
-        "a training step": (e.phase != "inference", "Ask for runtime=pytorch."),
+        "a training step": (e.phase != "inference", "Use runtime=pytorch."),
         "autograd": (e.autograd, "Leave it out: an engine keeps nothing for gradients."),
         f"autocast ({e.precision})": (
             e.precision.startswith("amp") and e.runtime in GRAPH_ENGINES,
-            "Ask for the format that its layers run in: precision=fp16 or bf16.",
+            "Use the format of its layers: precision=fp16 or bf16.",
         ),
     }
     for what, (is_asked, hint) in asked.items():
         if is_asked:
-            raise ConditionsError(f"{what} is of PyTorch, and {e.runtime} was asked for", hint)
+            raise ConditionsError(f"{what} is available in PyTorch, not in {e.runtime}", hint)
 
 
 def precision_of(name: str) -> Precision:
@@ -409,20 +409,20 @@ def unsupported(
     has = ", ".join(supported_precisions(device, runtime))
     if precision in EIGHT_BITS and runtime != "tensorrt":
         return UnsupportedPrecisionError(
-            f"{precision} is a format of TensorRT's layers, and {runtime} was asked for",
-            "Ask for runtime=tensorrt; a model whose file spells its 8-bit products is read as it "
-            "is, in any precision of the rest.",
+            f"{precision} is available with TensorRT, not with {runtime}",
+            "Use runtime=tensorrt. A file with explicit 8-bit operators is read as it is, with any "
+            "precision.",
         )
     why = {
-        "int8": "Products of 8-bit integers came with DP4A (compute capability 6.1).",
-        "fp8": "8-bit floats came with Ada and Hopper.",
-        "tf32": "TF32 came with Ampere; before, float32 is IEEE everywhere.",
-        "bf16": "bfloat16 arithmetic came with Ampere; emulated, it is not predicted.",
+        "int8": "Products of 8-bit integers require DP4A (compute capability 6.1).",
+        "fp8": "8-bit floats require Ada, Hopper or newer.",
+        "tf32": "TF32 requires Ampere or newer; older GPUs compute float32 in IEEE arithmetic.",
+        "bf16": "bfloat16 arithmetic requires Ampere or newer; emulation is not predicted.",
     }
     if not is_catalogued(device.name):
         why = dict.fromkeys(_NEEDS.values(), "If it does, write the rate into peak_tflops.")
     return UnsupportedPrecisionError(
-        f"{device.name} has no hardware for {precision}: no {format_} rate is known of it",
+        f"{device.name} has no hardware for {precision}: its {format_} rate is not known",
         f"It has {has or 'none'}. {why.get(format_, '')}".strip(),
     )
 
@@ -449,9 +449,9 @@ def spelt(kind: str, name: Any, known: tuple[str, ...]) -> str:
     close = get_close_matches(found, known, n=1)
     guess = f"Did you mean {close[0]}? " if close else ""
     if kind == "mode" and found in RUNTIMES:
-        guess = f"{found} is a runtime: ask for runtime={found}. "
+        guess = f"{found} is a runtime: use runtime={found}. "
     elif kind in ("mode", "runtime") and any(engine in found for engine in ENGINES):
-        guess = f"{shortened(str(name))} is not predicted: nothing that was measured taught it. "
+        guess = f"{shortened(str(name))} is not predicted: there are no measurements of it. "
     raise ConditionsError(
         f"unknown {kind} {shortened(str(name))!r}", f"{guess}Known: {', '.join(known)}"
     )

@@ -125,7 +125,10 @@ def epoch_of(
     latency = prediction.latency_ms
     if latency is None:
         reason = prediction.absent["latency_ms"]
-        raise ConditionsError(f"no time of a step: {reason}", "Ask for a model that can be timed.")
+        raise ConditionsError(
+            f"the time of a step is not predicted: {reason}",
+            "Use a checkpoint and conditions with a predicted latency.",
+        )
     steps = epochs * -(-samples // c.batch)
     step, energy_j = prediction.intervals["latency_ms"], prediction.energy_j
     time_s = steps * latency / 1e3

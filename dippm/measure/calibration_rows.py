@@ -205,7 +205,7 @@ def _known_points(path: Path) -> set[tuple[str, str, str]]:
 
 def _foreign_file_error(path: Path) -> MeasurementError:
     return MeasurementError(
-        f"{path.name} is no file of rows that `--measure` wrote",
+        f"{path.name} is not a file of rows that `--measure` wrote",
         f"Its columns are {', '.join(COLUMNS)}. Give another path, or calibrate with these rows "
         "without `--measure`.",
     )

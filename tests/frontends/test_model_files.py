@@ -207,7 +207,7 @@ def test_an_archive_of_very_many_members_is_not_indexed(tmp_path):
 def test_an_archive_of_more_members_than_any_model(tmp_path, monkeypatch):
     archive(path := tmp_path / "model.pt", 3000)
     monkeypatch.setattr(zip_names, "MAX_DIRECTORY_BYTES", 100_000)
-    assert "is no model" in refused(path).message
+    assert "is not a model" in refused(path).message
 
 
 def test_names_are_those_that_zipfile_finds(tmp_path):

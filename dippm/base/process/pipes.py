@@ -185,9 +185,9 @@ class WorkerPipes:
         try:
             message = json.loads(self._received[HEADER.size : end])
         except (ValueError, RecursionError) as error:
-            raise BadFrameError("answered with what is no JSON") from error
+            raise BadFrameError("answered with invalid JSON") from error
         if not isinstance(message, dict):
-            raise BadFrameError("answered with what is no message")
+            raise BadFrameError("answered with an invalid message")
         del self._received[:end]
         return message
 

@@ -90,7 +90,7 @@ class Tolerance:
 
 MOST_BYTES = 1 << 20
 MOST_MODELS = 1_000
-EXAMPLE = "examples/budgets.toml is a whole file."
+EXAMPLE = "examples/budgets.toml is a complete example."
 AT = ("upper", "value")
 QUANTITIES = ("latency_ms", "memory_mb", "energy_j", "parameters", "macs", "slice")
 TABLES = ("defaults", "models")
@@ -143,7 +143,7 @@ def read_budgets(path: str | os.PathLike[str]) -> tuple[Budget, ...]:
         path,
         BudgetError,
         most_bytes=MOST_BYTES,
-        unreadable="`dippm check` makes a first one, of models, with write=True.",
+        unreadable="`dippm check` writes a first one for given models with write=True.",
         too_large=EXAMPLE,
         malformed=EXAMPLE,
     )
@@ -172,7 +172,7 @@ def _budget(
 ) -> Budget:
     where = f"{what}: {shortened(name)}"
     if not _NAME.fullmatch(name):
-        raise BudgetError(f"{where} is no name of a model", "Give a short printable name.")
+        raise BudgetError(f"{where} is not the name of a model", "Give a short printable name.")
     _known(table, ("model", "python", "limits", *CONDITIONS, "at", "tolerance"), where)
     given = {**defaults, **table}
     for key, kinds in {**CONDITIONS, "model": _TEXT, "python": _TEXT}.items():
@@ -225,7 +225,7 @@ def _limits(table: Mapping[str, Any], where: str) -> dict[str, float | str]:
 def _table(table: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
     found = table.get(name, {})
     if not isinstance(found, Mapping):
-        raise BudgetError(f"{where}: {printable(shortened(name))} is no table", EXAMPLE)
+        raise BudgetError(f"{where}: {printable(shortened(name))} is not a table", EXAMPLE)
     return found
 
 

@@ -168,7 +168,7 @@ class Check(Answer):
         if failed:
             raise BudgetError(
                 f"{len(failed)} of the budgets are exceeded; the first, {failed[0]}",
-                "Make the model cheaper, or raise what it may cost.",
+                "Make the model cheaper, or raise the limit.",
             )
         return self
 
@@ -302,7 +302,7 @@ def _finding(
         most = tolerance.most(was, _interval(p, quantity))
         if value > most:
             change = f"{100 * (value / was - 1):+.1f} %"
-            was_words = f"{change} from {_figure(was, quantity)}, {tolerance} are tolerated"
+            was_words = f"{change} from {_figure(was, quantity)}, {tolerance} is tolerated"
             reasons.append(was_words)
     return QuantityCheck(quantity, value, held, limit, was, most, "; ".join(reasons))
 
@@ -348,7 +348,7 @@ def _build_model(budget: Budget, *, trust: bool) -> Any:
     """
     if not trust:
         raise BudgetError(
-            f"{budget.python} is code of the budget's owner", "Allow it with trust=True."
+            f"{budget.python} is code that the budget file names", "Allow it with trust=True."
         )
     module, _, name = budget.python.partition(":")
     path = str(budget.folder.absolute())
@@ -359,7 +359,7 @@ def _build_model(budget: Budget, *, trust: bool) -> Any:
         words = f"{type(error).__name__}: {shortened(str(error))}"
         raise BudgetError(
             f"{budget.python} gave no model: {words}",
-            f"It has to be a function without arguments; modules are looked for in {path}, too.",
+            f"It has to be a function without arguments; modules are searched in {path}, too.",
         ) from error
     finally:
         if path in sys.path:
@@ -378,7 +378,7 @@ def _baseline(given: Any) -> tuple[dict[str, dict[str, Any]], str]:
         return _values(given, "the baseline"), "the baseline"
     file = Path(given).expanduser()
     what = shown(file.name, 80)
-    hint = "The document of an earlier `dippm check` is one: json=True."
+    hint = "Give the document of an earlier `dippm check` with json=True."
     try:
         content = beginning(file, MOST_BYTES + 1)
     except ModelFileError as error:
@@ -404,8 +404,8 @@ def _values(document: Any, what: str) -> dict[str, dict[str, Any]]:
             found[str(model["name"])] = {**values, **about}
     except (KeyError, TypeError, AttributeError) as error:
         raise BudgetError(
-            f"{what} is no document of `dippm check`",
-            "The document of an earlier `dippm check` is one: json=True.",
+            f"{what} is not a document of `dippm check`",
+            "Give the document of an earlier `dippm check` with json=True.",
         ) from error
     return found
 
@@ -418,7 +418,7 @@ def _remarks(
     names = {model.budget.name for model in found}
     for name in before:
         if name not in names:
-            yield f"{printable(shortened(name))} stands in the baseline alone"
+            yield f"{printable(shortened(name))} is in the baseline only"
     for model in found:
         was, name = before.get(model.budget.name), printable(model.budget.name)
         if was is None:

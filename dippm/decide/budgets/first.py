@@ -57,7 +57,7 @@ def first_budgets(
             limits["slice"] = p.mig.name
         found[_name(model, found)] = {"model": _relative_path(model, folder), "limits": limits}
     if not found:
-        raise BudgetError("no model was given", "Name files or models after the file of budgets.")
+        raise BudgetError("no model was given", "Give model files or names after the budget file.")
     return {"defaults": {**asked, "tolerance": "5%"}, "models": found}
 
 

@@ -41,7 +41,7 @@ def _without_value(choice: Choice, feasible: list[Contender]) -> tuple[str, str]
     message = f"nothing can be ranked by {choice.by}: {reason}"
     if choice.by == "cost":
         names = ", ".join(c.name for c in feasible[:3])
-        return message, f"{names} would hold to the limits: write a price of one of them."
+        return message, f"{names} would meet the limits: add a price of one of them."
     return message, 'Rank by another quantity, for instance by="latency".'
 
 
@@ -51,7 +51,7 @@ def _too_large(predicted: list[Contender]) -> tuple[str, str]:
     if not known:
         return (
             f"whether the model fits is not known: {predicted[0].misses[0]}",
-            "Take a checkpoint that predicts memory; `dippm models` lists them.",
+            "Use a checkpoint that predicts memory; `dippm models` lists them.",
         )
 
     def short_mb(c: Contender) -> float:
@@ -63,7 +63,7 @@ def _too_large(predicted: list[Contender]) -> tuple[str, str]:
     hint = (
         f"{nearest.name} holds batch={fits}."
         if fits
-        else "Ask for a smaller batch=..., for precision=fp16, or for a GPU with more memory."
+        else "Use a smaller batch=..., precision=fp16, or a GPU with more memory."
     )
     return (
         f"no memory holds the model: it needs {needs}, {nearest.name} has {nearest.capacity_mb:,}",
@@ -78,7 +78,7 @@ def _too_slow(choice: Choice, holding: list[Contender]) -> tuple[str, str]:
     if limits.max_memory_mb is not None and not within:
         least = min(holding, key=_bound_mb)
         return (
-            f"nothing holds to max_memory_mb={limits.max_memory_mb:g}: the least is up to "
+            f"nothing meets max_memory_mb={limits.max_memory_mb:g}: the least is up to "
             f"{show(_bound_mb(least))} MB on {least.name}",
             f"max_memory_mb={round_up(_bound_mb(least))} would do.",
         )
@@ -89,14 +89,14 @@ def _too_slow(choice: Choice, holding: list[Contender]) -> tuple[str, str]:
 
     nearest = min(within, key=slow_ms)
     if slow_ms(nearest) == float("inf") or limits.slo_ms is None:
-        return f"nothing holds to the limits: {'; '.join(nearest.misses)}", ""
+        return f"nothing meets the limits: {'; '.join(nearest.misses)}", ""
     at = "" if limits.slo_at == "value" else "up to "
     hint = f"slo_ms={round_up(slow_ms(nearest))} would do"
     latency = nearest.estimate("latency_ms")
     if limits.slo_at == "upper" and latency and latency.value <= limits.slo_ms:
         hint += ', or slo_at="value", which takes the prediction without its interval'
     return (
-        f"nothing holds to slo_ms={limits.slo_ms:g}: the nearest is {nearest.name} with "
+        f"nothing meets slo_ms={limits.slo_ms:g}: the nearest is {nearest.name} with "
         f"{at}{show(slow_ms(nearest))} ms",
         hint + ". A smaller batch=... or another precision=... may be faster.",
     )

@@ -90,6 +90,6 @@ def _check(name: str, value: Any, unit: str, example: float) -> None:
         return
     if not is_finite(value) or value <= 0:
         raise ConstraintError(
-            f"{name} is {value!r}, which nothing can hold to",
+            f"{name} is {value!r}, which nothing can meet",
             f"Give a number above 0, in {unit}: {name}={example:g}; or leave it out.",
         )

@@ -282,7 +282,7 @@ def _packed_model(
     able = _feasible(choice)
     if able:
         smallest = min(able, key=lambda c: c.size)
-        reason = f"{smallest.mig} would do, but there is no room beside the others"
+        reason = f"{smallest.mig} is sufficient, but there is no room for it next to the others"
         return PackedModel(asked.name, reason=reason)
     last = max((c for c in choice.contenders if c.mig), key=lambda c: c.size, default=None)
     why = choice.reason(last) if last else "no slice of this GPU is known"

@@ -31,7 +31,7 @@ TABLES = ("currency", "per_hour", "slices")
 LONGEST_CURRENCY = 16
 LOWEST, HIGHEST = 1e-6, 1e9
 """Range of hourly prices, in any currency."""
-EXAMPLE = "examples/prices.toml is a whole file."
+EXAMPLE = "examples/prices.toml is a complete example."
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _prices(table: Mapping[str, Any], what: str, given: tuple[Device, ...]) -> P
     currency = table.get("currency", "")
     is_text = isinstance(currency, str) and currency.isprintable()
     if not is_text or len(currency) > LONGEST_CURRENCY:
-        raise PriceError(f"{what}: currency is no short text", 'Write it as currency = "EUR".')
+        raise PriceError(f"{what}: currency is not a short text", 'Write it as currency = "EUR".')
     whole: dict[str, float] = {}
     for name, price in _table(table, "per_hour", what).items():
         device = _device(name, given, what)
@@ -131,7 +131,7 @@ def _prices(table: Mapping[str, Any], what: str, given: tuple[Device, ...]) -> P
         device = _device(name, given, what)
         if not isinstance(of_slices, Mapping):
             raise PriceError(
-                f"{what}: the slices of {name} are no table",
+                f"{what}: the slices of {name} are not a table",
                 f'Write [slices."{name}"] and a line for each slice. {EXAMPLE}',
             )
         for profile, price in of_slices.items():
@@ -145,7 +145,7 @@ def _prices(table: Mapping[str, Any], what: str, given: tuple[Device, ...]) -> P
 def _table(table: Mapping[str, Any], name: str, what: str) -> Mapping[str, Any]:
     found = table.get(name, {})
     if not isinstance(found, Mapping):
-        raise PriceError(f"{what}: {name} is no table", f"Write [{name}]. {EXAMPLE}")
+        raise PriceError(f"{what}: {name} is not a table", f"Write [{name}]. {EXAMPLE}")
     return found
 
 

@@ -142,7 +142,7 @@ def _check(by: By, prices: Prices | None, dataset_size: int | None) -> None:
     if dataset_size < 1:
         raise ConstraintError(
             f"an epoch has {dataset_size} samples",
-            "Give how many the data set has: dataset_size=1281167.",
+            "Give the number of samples of the data set: dataset_size=1281167.",
         )
     if prices is None:
         raise ConstraintError(
@@ -173,7 +173,7 @@ def _regions(by: By, carbon: CarbonLike | None, region: str | None) -> Carbon | 
     elif by == "carbon" and not known.where:
         raise ConstraintError(
             "a ranking by carbon needs a region, and none was given",
-            f'Give region="{next(iter(known.regions))}", or another of {known.source}.',
+            f'Give region="{next(iter(known.regions))}", or another region of {known.source}.',
         )
     return known
 

@@ -161,7 +161,7 @@ def _faster_compute(device: Device) -> dict[str, Any] | str:
 
 def _faster_host(baseline: Prediction) -> dict[str, Any] | str:
     if baseline.host is None:
-        return f"{baseline.provenance.checkpoint} knows only one host"
+        return f"{baseline.provenance.checkpoint} supports only one host"
     try:
         return {"host": host_of(baseline.host.launch_us / 2)}
     except DippmError as error:

@@ -44,7 +44,7 @@ class Ints:
         whole = all(isinstance(v, int) for v in (self.low, self.high, self.step))
         if not whole or self.step < 1 or (self.high - self.low) % self.step:
             raise ExploreError(
-                f"{self} is no range of whole numbers",
+                f"{self} is not a range of whole numbers",
                 "Give whole numbers, with high - low a multiple of the step.",
             )
         if self.log and self.step != 1:

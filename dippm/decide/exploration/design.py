@@ -55,11 +55,11 @@ class Architecture:
         given = parameters or {}
         if isinstance(make, cls):
             if given:
-                raise ExploreError("parameters beside an Architecture", "Give them to it.")
+                raise ExploreError("parameters in addition to an Architecture", "Give them to it.")
             return make
         if given and not is_built(make):
             raise ExploreError(
-                f"{source_name(make)} is a model as it is, and has no parameters to search",
+                f"{source_name(make)} is a fixed model without parameters to search",
                 "Give a function that returns the model for its parameters.",
             )
         taken = sorted(set(given).intersection(RESERVED))

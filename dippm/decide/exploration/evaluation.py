@@ -265,5 +265,5 @@ def _dippm_error(error: Exception) -> DippmError:
     if isinstance(error, DippmError):
         return error
     return DippmError(
-        f"{type(error).__name__}: {error}"[:300], "Ask for this design alone, with workers=0."
+        f"{type(error).__name__}: {error}"[:300], "Predict this design alone, with workers=0."
     )

@@ -128,7 +128,7 @@ def _named(name: Any) -> Objective:
     if isinstance(name, str):
         return Objective(name)
     raise ExploreError(
-        f"a {type(name).__name__} is no objective",
+        f"a {type(name).__name__} is not an objective",
         'Give a name, or Objective("name", "max", of=function) for one of your own.',
     )
 

@@ -112,7 +112,9 @@ class Exploration(Answer):
         goals = {o.name: o for o in self.question.objectives}
         goal = goals.get(objective) if objective else self.question.objectives[0]
         if goal is None:
-            raise ExploreError(f"{objective!r} is no objective", f"Objectives: {', '.join(goals)}.")
+            raise ExploreError(
+                f"{objective!r} is not an objective", f"Objectives: {', '.join(goals)}."
+            )
         if not self.feasible:
             raise ExploreError("no design meets the constraints", "See `nearest` and `tried`.")
         return min(self.front, key=lambda t: goal.sign * t.values[goal.name])

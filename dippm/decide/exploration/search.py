@@ -337,7 +337,7 @@ def _nothing(found: Exploration) -> NoFeasibleDesignError:
         most, count = max(reasons.items(), key=lambda item: item[1])
         return NoFeasibleDesignError(
             f"{tried} could be predicted; {count:,} of them: {most}",
-            "`error.exploration`, or csv=FILE of the command, has the reason of each. Mend the "
+            "`error.exploration`, or csv=FILE of the command, has the reason of each. Correct the "
             "function or the space; another search needs another name=... .",
             found,
         )

@@ -28,7 +28,7 @@ def open_study(optuna: Any, storage: Any, name: str, directions: list[str]) -> A
         ExploreError: if the storage cannot be opened.
     """
     if isinstance(storage, str) and "://" not in storage:
-        raise ExploreError(f"{storage!r} is no address of a storage", STORAGES)
+        raise ExploreError(f"{storage!r} is not the address of a storage", STORAGES)
     try:
         if isinstance(storage, str):
             storage = _tables(optuna, storage)

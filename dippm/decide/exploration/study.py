@@ -166,7 +166,7 @@ class Study:
     def _mismatch(self, what: str) -> StudyMismatchError:
         return StudyMismatchError(
             f"the study in this storage differs in {what}",
-            "Ask the same as before to go on with it, or give another name=... for a new one.",
+            "Use the same arguments to resume it, or give another name=... for a new study.",
         )
 
     def _claim(self, *, take_over: bool) -> None:

@@ -49,7 +49,7 @@ def read_decoder(source: Any) -> Decoder:
     found = to_dict() if callable(to_dict) else None
     if not isinstance(found, Mapping):
         raise ModelFileError(
-            f"{type(source).__name__} is no configuration of a language model",
+            f"{type(source).__name__} is not a configuration of a language model",
             "Give the path of a config.json or of its folder, or its content as a mapping.",
         )
     return decoder_from(found, type(source).__name__.removesuffix("Config"))
@@ -60,17 +60,17 @@ def _read(path: Path) -> Mapping[str, Any]:
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         raise ModelFileError(
-            f"{path} has more than {MOST_BYTES >> 20} MiB: it is no configuration",
+            f"{path} has more than {MOST_BYTES >> 20} MiB: it is not a configuration",
             "Give the config.json of a language model.",
         )
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(
-            f"{path} is no JSON: {error}", "Give the config.json of a language model."
+            f"{path} is not JSON: {error}", "Give the config.json of a language model."
         ) from error
     if not isinstance(found, dict):
         raise ModelFileError(
-            f"{path} holds no JSON object", "Give the config.json of a language model."
+            f"{path} contains no JSON object", "Give the config.json of a language model."
         )
     return found

@@ -54,7 +54,7 @@ def refuse_others(fields: Fields) -> None:
         if low in _SPARSE:
             raise _other(fields, name, "attention that looks its keys up in an index")
     if fields.values.get("is_encoder_decoder") is True:
-        raise _other(fields, "is_encoder_decoder", "an encoder beside its decoder")
+        raise _other(fields, "is_encoder_decoder", "an encoder in addition to its decoder")
     if fields.values.get("is_decoder") is not True:
         for name in _ENCODERS:
             if fields.has(name) and not fields.has("num_key_value_heads"):

@@ -42,7 +42,7 @@ class Fields:
                 value = value[0]
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
                 raise UnknownArchitectureError(
-                    f"{self.model}: {name} is {shortened(repr(value))}, no whole number",
+                    f"{self.model}: {name} is {shortened(repr(value))}, not a whole number",
                     "Correct it in the config.json; a size is a whole number above 0.",
                 )
             return value

@@ -87,7 +87,7 @@ def group_of(device: Device, gpus: int, link: str | None) -> Group | None:
     found: Link = link_of(device, link)
     if found.joins is not None and gpus > found.joins:
         raise ConditionsError(
-            f"{found.name} of {device.name} joins {found.joins} GPUs, {gpus} were asked for",
+            f"{found.name} of {device.name} joins at most {found.joins} GPUs, not {gpus}",
             f"Give tensor_parallel={found.joins} or less; models across servers are not estimated.",
         )
     return Group(gpus, gpus, found)

@@ -125,12 +125,12 @@ def language_model(
     found = pretrained.load((pretrained.find(checkpoint) if checkpoint else for_device(gpu)).path)
     if not isinstance(found.predictor, Hybrid):
         raise CheckpointError(
-            f"{found.name} is of the kind {found.kind!r}, which knows no single kernels",
+            f"{found.name} is of the kind {found.kind!r}, which does not predict single kernels",
             "Leave checkpoint out, or name one of the kind hybrid; `dippm models` lists them.",
         )
     if not isinstance(found.predictor.law, KernelLaw):
         raise CheckpointError(
-            f"{found.name} predicts training steps, and a language model is served",
+            f"{found.name} predicts training steps, not the serving of a language model",
             "Leave checkpoint out, or name one of inference; `dippm models` lists them.",
         )
     with stage(f"predicting {decoder.name}"):
@@ -304,7 +304,7 @@ def remarks(passes: Passes, decoder: Decoder, first: PassCost, last: PassCost) -
     if not device.was_measured(seen):
         yield f"{device.name} was never measured: extrapolated from other GPUs"
     if decoder.longest is not None and s.longest > decoder.longest:
-        yield (f"{s.longest:,} tokens are more than the model was made for, {decoder.longest:,}")
+        yield (f"{s.longest:,} tokens exceed the longest context of the model, {decoder.longest:,}")
     if s.weights.name in ("int4", "int8"):
         yield (
             f"products with {s.weights.name} weights were never measured: taken as products of "
@@ -355,7 +355,7 @@ def weight_format(decoder: Decoder, asked: str | None, precision: str) -> str:
         return stored or precision
     if stored not in (None, "unknown") and asked.strip().casefold() != stored:
         raise ConditionsError(
-            f"the weights of {decoder.name} are stored as {stored}, {asked[:40]!r} was asked for",
+            f"the weights of {decoder.name} are stored as {stored}, not as {asked[:40]!r}",
             "Leave weights out, or give the configuration of the model before quantisation.",
         )
     if asked.strip().casefold() in HALF and asked.strip().casefold() != precision:

@@ -138,7 +138,7 @@ def shard_times_ms(
     if c.runtime != "pytorch":
         raise ConditionsError(
             f"products that GPUs share are not estimated for {c.runtime}",
-            "Ask for runtime=pytorch, or for another strategy: data or pipeline.",
+            "Use runtime=pytorch, or another strategy: data or pipeline.",
         )
     if not isinstance(predictor, Hybrid) or c.phase == "train":
         return None

@@ -111,7 +111,7 @@ def plan_of(
     if is_slice:
         raise ConditionsError(
             "MIG slices are not joined to each other: they have no peer-to-peer access",
-            "Ask for whole GPUs, mig=None.",
+            "Use whole GPUs: mig=None.",
         )
     degrees = _degrees(gpus, strategy, data=data, tensor=tensor, pipeline=pipeline)
     total = degrees["data"] * degrees["tensor"] * degrees["pipeline"]
@@ -130,9 +130,9 @@ def plan_of(
     joined = link_of(device, link)
     if joined.joins is not None and per_node > joined.joins:
         raise ConditionsError(
-            f"{joined.name} of {device.name} joins {joined.joins} GPUs, {per_node} were asked for "
-            "on a node",
-            f'Give nodes={-(-total // joined.joins)}, or take PCIe: link="pcie".',
+            f"{joined.name} of {device.name} joins at most {joined.joins} GPUs of a node, not "
+            f"{per_node}",
+            f'Give nodes={-(-total // joined.joins)}, or use PCIe: link="pcie".',
         )
     if max(per_node, degrees["tensor"]) % min(per_node, degrees["tensor"]):
         raise ConditionsError(
@@ -164,7 +164,9 @@ def _degrees(gpus: int | None, strategy: str | None, **asked: int | None) -> dic
         )
     if not given:
         if gpus is None:
-            raise ConditionsError("how many GPUs is not said", "Give gpus=8, or tensor=2, data=4.")
+            raise ConditionsError(
+                "the number of GPUs is missing", "Give gpus=8, or tensor=2, data=4."
+            )
         return {name: gpus if name == (strategy or "data") else 1 for name in STRATEGIES}
     degrees = {name: given.get(name, 1) for name in STRATEGIES}
     total = degrees["data"] * degrees["tensor"] * degrees["pipeline"]

@@ -31,7 +31,7 @@ from dippm.model.frontends.named import is_name
 
 MOST_BYTES = 1 << 18
 MOST_INPUTS = 64
-EXAMPLE = "examples/pipelines/caption.toml is a whole file."
+EXAMPLE = "examples/pipelines/caption.toml is a complete example."
 TABLE: Mapping[str, type] = {"name": str, "precision": str, "notes": list, "stages": list}
 STAGE: Mapping[str, type | tuple[type, ...]] = {
     "name": str,
@@ -76,7 +76,7 @@ def read_pipeline(path: str | os.PathLike[str]) -> Pipeline:
 def _stage(table: Any, number: int, what: str, folder: Path) -> Stage:
     where = f"{what}: stage {number}"
     if not isinstance(table, Mapping):
-        raise PipelineError(f"{where} is no table", f"Write [[stages]]. {EXAMPLE}")
+        raise PipelineError(f"{where} is not a table", f"Write [[stages]]. {EXAMPLE}")
     _check(table, STAGE, where)
     for key in ("name", "model"):
         if not table.get(key):
@@ -120,5 +120,5 @@ def _check(table: Mapping[str, Any], known: Mapping[str, Any], where: str) -> No
 
 def _texts(values: Sequence[Any], where: str) -> tuple[str, ...]:
     if len(values) > MOST_STAGES or not all(isinstance(value, str) for value in values):
-        raise PipelineError(f"{where} is no short list of texts", EXAMPLE)
+        raise PipelineError(f"{where} is not a short list of texts", EXAMPLE)
     return tuple(values)

@@ -76,7 +76,7 @@ def pipeline(
         found = replace(found, stages=stages)
     if phase_of(conditions.get("phase") or "inference") != "inference":
         raise ConditionsError(
-            "a pipeline runs forward, and a training step was asked for",
+            "a pipeline runs inference, not training steps",
             "Leave phase=train out, or predict a step of one model.",
         )
     loaded = load(checkpoint, device=DEFAULT_DEVICE if device is None else device)

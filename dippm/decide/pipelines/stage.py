@@ -66,7 +66,7 @@ class Stage:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise PipelineError(
-                f"{shortened(repr(self.name))} is no name of a stage",
+                f"{shortened(repr(self.name))} is not the name of a stage",
                 "Give up to 40 letters, digits, '.', '-', '_' and blanks.",
             )
         where = f"stage {self.name}"
@@ -137,8 +137,8 @@ class Pipeline:
                 if name not in seen:
                     error = UnknownNameError.of("stage", name, seen)
                     raise PipelineError(
-                        f"stage {stage.name} waits for {shortened(repr(name))}, which is no stage "
-                        f"of {self.name}",
+                        f"stage {stage.name} waits for {shortened(repr(name))}, which is not a "
+                        f"stage of {self.name}",
                         error.hint,
                     )
         object.__setattr__(self, "stages", tuple(_in_order(self)))

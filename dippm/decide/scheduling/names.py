@@ -21,7 +21,7 @@ def object_name(given: str | None, model: str) -> str:
     if given is not None:
         if not _NAME.fullmatch(given):
             raise ConditionsError(
-                f"{shortened(given)!r} is no name of an object",
+                f"{shortened(given)!r} is not the name of an object",
                 f"Give small letters, digits and hyphens, {MOST} at most: name=resnet50.",
             )
         return given

@@ -70,7 +70,7 @@ def request_resources(
         )
     if slo_ms is not None and (not is_finite(slo_ms) or slo_ms <= 0):
         raise ConstraintError(
-            f"slo_ms is {slo_ms!r}, which nothing can hold to",
+            f"slo_ms is {slo_ms!r}, which nothing can meet",
             "Give a number above 0, in ms: slo_ms=20; or leave it out.",
         )
     answer = choose(
@@ -146,8 +146,8 @@ def _gpus(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:
         gpu = device_of(one)
         if not _is_nvidia(gpu):
             raise ConditionsError(
-                f"{gpu.name} is no GPU by NVIDIA, and its resources are not known here",
-                "Ask for one that schedulers know, for instance devices=A100.",
+                f"{gpu.name} is not an NVIDIA GPU, and its resources are not known here",
+                "Use a GPU that schedulers know, such as devices=A100.",
             )
         found.setdefault(gpu.name, gpu)
     return list(found.values())

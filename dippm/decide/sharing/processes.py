@@ -117,7 +117,8 @@ def share(
     own = slices_of(gpu, slices, len(cases), way)
     if own and place is not None:
         raise ConditionsError(
-            "one slice for all and a slice for each were asked for", "Leave out mig, or slices."
+            "both one slice for all processes and a slice for each were given",
+            "Leave out mig, or slices.",
         )
     limits = _limits(gpu, place, percentages, own, len(cases))
     placed: list[PlacedProcess] = []

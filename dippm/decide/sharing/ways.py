@@ -53,8 +53,8 @@ def check_percentages(given: Sequence[float] | None, processes: int, way: Way) -
         return
     if way != "mps":
         raise ConstraintError(
-            f"percentages of threads are of MPS, and {way} was asked for",
-            "Leave them out, or ask for sharing=mps.",
+            f"percentages of threads apply to MPS, not to {way}",
+            "Leave them out, or use sharing=mps.",
         )
     if len(given) != processes:
         raise ConstraintError(
@@ -64,7 +64,7 @@ def check_percentages(given: Sequence[float] | None, processes: int, way: Way) -
     for one in given:
         if not (is_finite(one) and 0 < one <= 100):
             raise ConstraintError(
-                f"{one} % of the threads cannot be had", "Give more than 0 and at most 100."
+                f"{one} % of the threads is not possible", "Give more than 0 and at most 100."
             )
     if sum(given) > 100 + 1e-9:
         raise ConstraintError(
@@ -88,14 +88,12 @@ def slices_of(
     if way != "mig":
         if given is not None:
             raise ConstraintError(
-                f"a slice for each process is of MIG, and {way} was asked for",
-                "Ask for sharing=mig, or with mig=SLICE for one slice that all of them share.",
+                f"slices of processes apply to MIG, not to {way}",
+                "Use sharing=mig, or mig=SLICE for one slice that all of them share.",
             )
         return None
     if not device.mig_profiles:
-        raise ConditionsError(
-            f"{device.name} has no MIG slices that are known", "Ask for sharing=mps."
-        )
+        raise ConditionsError(f"{device.name} has no known MIG slices", "Ask for sharing=mps.")
     if given is None or len(given) != processes:
         raise ConstraintError(
             f"{len(given or ())} slices were given for {processes} processes",
@@ -105,8 +103,8 @@ def slices_of(
     profiles = tuple(profile for profile in found if profile is not None)
     if arrange([profile.name for profile in profiles], places(device)) is None:
         raise ConstraintError(
-            f"{' and '.join(map(str, profiles))} do not go together on {device.name}",
-            "Name smaller slices; `dippm mig plan` finds some that go together.",
+            f"{' and '.join(map(str, profiles))} do not fit together on {device.name}",
+            "Name smaller slices; `dippm mig plan` finds combinations that fit.",
         )
     return profiles
 

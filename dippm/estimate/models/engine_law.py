@@ -267,7 +267,7 @@ def refuse_untaken(graph: ModelGraph, runtime: str) -> None:
         listed = ", ".join(f"{op} ×{n}" for op, n in untaken.items())
         raise ConditionsError(
             f"{runtime} has no layer for {listed}",
-            "Ask for runtime=pytorch with mode=compiled, or export the model without them.",
+            "Use runtime=pytorch with mode=compiled, or export the model without them.",
         )
 
 

@@ -492,8 +492,8 @@ def _check_batch(table: KernelTable, c: Conditions) -> None:
     """Refuse a batch other than the one that the model file fixes."""
     if table.batch is not None and table.batch != c.batch:
         raise ConditionsError(
-            f"the model file fixes the batch to {table.batch}, {c.batch} was asked for",
-            f"Ask for batch {table.batch}, or export the model with a dynamic batch dimension.",
+            f"the model file fixes the batch to {table.batch}, and batch {c.batch} was requested",
+            f"Use batch {table.batch}, or export the model with a dynamic batch dimension.",
         )
 
 

@@ -209,7 +209,7 @@ class TrainingSteps:
         """
         if c.mode == "compiled":
             raise ConditionsError(
-                "compiled training steps are not predicted: nothing that was measured taught them",
+                "compiled training steps are not predicted: there are no measurements of them",
                 "Ask for mode=eager.",
             )
 

@@ -156,7 +156,7 @@ class PmgnsPredictor:
         trained = self.config["conditions"]
         if conditions.device.name not in trained["devices"]:
             raise ConditionsError(
-                f"this checkpoint knows nothing about {conditions.device.name}",
+                f"this checkpoint does not support {conditions.device.name}",
                 f"It was trained on {', '.join(trained['devices'])}; the kind `hybrid` predicts "
                 "other GPUs, no other CPUs.",
             )
@@ -167,12 +167,12 @@ class PmgnsPredictor:
             )
         if conditions.host is not None:
             raise ConditionsError(
-                "this checkpoint knows the host that it was trained on, and no other",
+                "this checkpoint supports only the host that it was trained on",
                 "Leave the host out, or use the kind `hybrid`.",
             )
         if conditions.context_mb is not None:
             raise ConditionsError(
-                "this checkpoint predicts the memory as one number, and knows no context_mb",
+                "this checkpoint predicts the memory as one number, without a context_mb",
                 "Leave context_mb out, or use the kind `hybrid`.",
             )
         if conditions.autograd not in trained.get("autograd", WITHOUT_AUTOGRAD):
@@ -184,9 +184,9 @@ class PmgnsPredictor:
             )
         if conditions.attention != "fused":
             raise ConditionsError(
-                "this checkpoint knows attention as it ran in its training, not "
+                "this checkpoint supports only the attention of its training, not "
                 f"{conditions.attention}",
-                "Ask for attention=fused, or use the kind `hybrid`.",
+                "Use attention=fused, or use the kind `hybrid`.",
             )
         for name in ("precision", "mode", "timer", "channels_last"):
             value = getattr(conditions, name)
@@ -194,7 +194,7 @@ class PmgnsPredictor:
                 known = ", ".join(map(str, trained[name]))
                 raise ConditionsError(
                     f"this checkpoint was not trained for {name}={value}",
-                    f"Ask for {name}={known}, or use the kind `hybrid`.",
+                    f"Use {name}={known}, or use the kind `hybrid`.",
                 )
 
     def _estimates(self, row: Sequence[float], graph: ModelGraph) -> Estimates:

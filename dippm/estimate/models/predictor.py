@@ -79,7 +79,7 @@ def refuse_runtime(conditions: Conditions) -> None:
     if conditions.runtime != "pytorch":
         raise ConditionsError(
             f"this checkpoint predicts PyTorch, not {conditions.runtime}",
-            "Leave the checkpoint out, or ask for runtime=pytorch.",
+            "Leave the checkpoint out, or use runtime=pytorch.",
         )
 
 

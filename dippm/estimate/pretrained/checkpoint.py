@@ -150,7 +150,7 @@ def check_versions(info: store.CheckpointInfo, kind: type[Predictor]) -> None:
             raise CheckpointError(
                 f"checkpoint {info.name} {info.version} was trained with {key} {trained}, "
                 f"this DIPPM has {installed}",
-                "Use a checkpoint that `dippm models` lists, or the DIPPM that it was made for.",
+                "Use a checkpoint that `dippm models` lists, or the DIPPM version that it is for.",
             )
 
 

@@ -197,7 +197,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _folders(root: Path) -> list[Path]:

@@ -264,7 +264,9 @@ def _is_word(piece: Any) -> bool:
 def _parse_typed(kind: str, rest: Any, label: str) -> _Input:
     """Return an input whose kind was written before its sizes."""
     if kind not in KINDS:
-        raise InputShapeError(f"{label}: {kind!r} is no type of inputs: {', '.join(KINDS)}", FORMS)
+        raise InputShapeError(
+            f"{label}: {kind!r} is not a type of input: {', '.join(KINDS)}", FORMS
+        )
     found = _input(rest) if rest not in ("", (), []) else _Input()
     if found.value is not None or found.kind:
         raise InputShapeError(f"{label}: only sizes may follow {kind!r}", FORMS)

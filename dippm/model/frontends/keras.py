@@ -126,7 +126,7 @@ def _read_config(path: Path) -> dict[str, Any]:
             DAMAGED,
         ) from error
     if not isinstance(config, dict) or "class_name" not in config:
-        raise ModelFileError(f"the configuration in {path} describes no model", DAMAGED)
+        raise ModelFileError(f"the configuration in {path} does not describe a model", DAMAGED)
     return config
 
 
@@ -195,7 +195,7 @@ def _hdf5_config(path: Path) -> bytes | str:
             "Save the whole model: model.save('model.keras').",
         )
     if kind == _NO_TEXT:
-        raise ModelFileError(f"the configuration in {path} is no text", DAMAGED)
+        raise ModelFileError(f"the configuration in {path} is not text", DAMAGED)
     return text
 
 
@@ -291,7 +291,7 @@ def _unbuildable(error: Exception, path: Path) -> ConversionError:
             f"{files.shown(path)} holds the {what}, which Keras does not have and the file does "
             "not bring",
             "Call model.export(FOLDER) where it is defined, and give that folder: it needs no "
-            "classes. trust=True does not find it.",
+            "classes. trust=True does not help.",
         )
     return ConversionError(
         f"Keras could not build the model in {files.shown(path)}: {cause}",
@@ -379,7 +379,7 @@ def _declared_inputs(model: Any, spec: InputSpec) -> list[DeclaredInput]:
         return [_of_tensor(i, tensor) for i, tensor in enumerate(tensors)]
     if len(spec.shapes) != 1:
         raise InputShapeError(
-            "the file does not say what the model takes",
+            "the file does not state the inputs of the model",
             'Give the sizes without the batch, for instance input="224,224,3".',
         )
     ((name, shape),) = spec.shapes.items()

@@ -269,7 +269,7 @@ def allowed_parts_only() -> Iterator[None]:
     find = getattr(serialization_lib, FINDER, None)
     if find is None or table is None or not isinstance(registered, dict):
         raise ConversionError(
-            "this version of Keras cannot be held to the classes that are known to be safe",
+            "this version of Keras cannot be restricted to classes that are known to be safe",
             "Install the version that DIPPM is tested with, or pass trust=True if you trust it.",
         )
     theirs = dict(registered)

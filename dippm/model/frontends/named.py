@@ -258,7 +258,7 @@ def _without_code(document: Any, file: Path) -> Any:
             if foreign:
                 raise UnsafeModelError(
                     f"{files.shown(file)} would load {key} = {str(foreign[0])[:100]!r}",
-                    f"Take {key} out of the configuration; graphs do not depend on weights.",
+                    f"Remove {key} from the configuration; graphs do not depend on weights.",
                 )
     return document
 

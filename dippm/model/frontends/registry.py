@@ -82,7 +82,7 @@ def untested_torch() -> str:
     names = " to ".join(f"{major}.{minor}" for major, minor in TESTED_TORCH)
     return (
         f"torch {printable(found)} is used as it is, but DIPPM was tested with {names}: models may "
-        "be refused, or read otherwise"
+        "be refused, or read differently"
     )
 
 

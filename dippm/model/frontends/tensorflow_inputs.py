@@ -60,8 +60,7 @@ class DeclaredInput:
         inside = axis < len(self.shape)
         if not inside or (axis and self.shape[axis] is not None and None in self.shape):
             raise InputShapeError(
-                f"input {self.name}: the batch does not stand at position {axis} of "
-                f"{_text(self.shape)}",
+                f"input {self.name}: the batch is not at position {axis} of {_text(self.shape)}",
                 "Put N where the model takes any size.",
             )
         return (*self.shape[:axis], *self.shape[axis + 1 :])
@@ -196,7 +195,7 @@ def _values(
         value = given[one.name]
         if one.shape != () and not isinstance(value, tuple):
             raise InputShapeError(
-                f"input {one.name} is no single number: {_text(one.shape)}", _example(declared)
+                f"input {one.name} is not a single number: {_text(one.shape)}", _example(declared)
             )
         if one.is_whole and not _is_whole(value):
             raise InputShapeError(
@@ -250,9 +249,9 @@ def _fits(asked: Sequence[int], expected: Sizes) -> bool:
 def _advice(asked: tuple[int, ...], expected: Sizes, declared: Sequence[DeclaredInput]) -> str:
     last, first = (*asked[1:], *asked[:1]), (*asked[-1:], *asked[:-1])
     if _fits(last, expected):
-        return f"This model wants channels last: give {_plain(last)}."
+        return f"This model expects channels last: give {_plain(last)}."
     if _fits(first, expected):
-        return f"This model wants channels first: give {_plain(first)}."
+        return f"This model expects channels first: give {_plain(first)}."
     if _fits(asked[1:], expected):
         return f"Leave the batch out: give {_plain(asked[1:])}."
     return _example(declared)
@@ -266,7 +265,7 @@ def _example(declared: Sequence[DeclaredInput]) -> str:
         named = [(one.name, ",".join(str(s or "N") for s in one.shape or ())) for one in placed]
         forms = [f"{name}={text}" if len(declared) > 1 else text for name, text in named]
         return (
-            f'Give the sizes, with N where the batch stands: input="{";".join(forms)}"; '
+            f'Give the sizes, with N in place of the batch: input="{";".join(forms)}"; '
             '"fixed:..." for an input without a batch.'
         )
     texts = [

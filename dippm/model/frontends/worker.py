@@ -169,8 +169,8 @@ class Worker:
             return RawGraph.from_json(answer["graph"])
         except ValueError as error:
             raise ConversionError(
-                f"the converter's answer is no graph: {error}",
-                "This is a fault of the frontend that reads the file: report it with the model.",
+                f"the converter's answer is not a graph: {error}",
+                "This is a bug in the frontend that reads the file: report it with the model.",
             ) from error
 
     def wait_for_sandbox(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Sandbox:
@@ -199,7 +199,7 @@ class Worker:
         while True:
             frame = self._pipes.receive(self._remaining)
             if not _is_frame(frame):
-                raise BadFrameError("answered with what is no answer")
+                raise BadFrameError("answered with an invalid answer")
             if "operators" in frame:
                 self._limit_s = timeout_s * time_factor(frame["operators"])
             elif not self._hear(frame):
@@ -283,7 +283,7 @@ class Worker:
             hint = "Close other programs or use a machine with more memory, then try again."
         elif code == -signal.SIGSEGV:
             message = f"the converter crashed with a segmentation fault {where}"
-            hint = "This is a fault of the framework's converter: export the model to ONNX instead."
+            hint = "This is a bug in the framework's converter: export the model to ONNX instead."
         elif code is not None and tells_out_of_memory(words):
             message, hint = memory_words(limit, where)
         elif "pthread_create" in words:
@@ -299,7 +299,7 @@ class Worker:
             hint = "Run `dippm doctor` to see whether the framework's libraries load."
         error = ConversionError(message, hint)
         if words:
-            error.add_note("last words of the process:\n" + words)
+            error.add_note("last output of the process:\n" + words)
         return error
 
 
@@ -335,9 +335,9 @@ def _warn_of_open_ways(sandbox: Sandbox) -> None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in sandbox.missing.items())
         warnings.warn(
             SandboxWarning(
-                f"{' and '.join(sandbox.open_ways)} cannot be taken from conversions here"
-                f" ({reasons}): convert files from strangers on a machine where `dippm doctor`"
-                " shows a whole sandbox"
+                f"{' and '.join(sandbox.open_ways)} cannot be blocked for conversions here"
+                f" ({reasons}): convert untrusted files on a machine where `dippm doctor` shows a "
+                "complete sandbox"
             ),
             stacklevel=2,
         )

@@ -105,11 +105,11 @@ def to_document(error: BaseException) -> dict[str, str]:
     if refusal := find_sandbox_refusal(error):
         return {
             "type": "ConversionError",
-            "message": "code of the model or of a plug-in tried what conversions may not: "
+            "message": "code of the model or of a plug-in tried what conversions do not allow: "
             + _words(refusal),
-            "hint": "During a conversion there is no network, no other program is started, and "
-            "files are written into the folder TMPDIR only: make ready before what the code needs, "
-            "or export the model to ONNX.",
+            "hint": "Conversions have no network, start no programs, and write files only into "
+            "the folder TMPDIR: prepare what the code needs beforehand, or export the model to "
+            "ONNX.",
             "cause": _words(error),
         }
     if isinstance(error, DippmError):
@@ -129,7 +129,7 @@ def to_document(error: BaseException) -> dict[str, str]:
             "type": "ConversionError",
             "message": "the model nests too deeply for its converter: calls exceed Python's "
             "recursion limit",
-            "hint": "Flatten what lies within each other, or export the model to ONNX.",
+            "hint": "Flatten nested modules, or export the model to ONNX.",
             "cause": _words(error),
         }
     if isinstance(error, OSError) and error.errno in NO_ROOM:
@@ -172,8 +172,8 @@ def from_document(document: dict[str, str]) -> DippmError:
 
 
 HINTS = {
-    EACCES: "Ask for the right to read it: `ls -l` shows whose it is.",
-    EPERM: "Ask for the right to read it: `ls -l` shows whose it is.",
+    EACCES: "Ask its owner for permission to read it: `ls -l` shows the owner.",
+    EPERM: "Ask its owner for permission to read it: `ls -l` shows the owner.",
     ENAMETOOLONG: "Check the path; no name may have more than 255 bytes.",
     ELOOP: "It is a symbolic link to itself: give the file.",
     EIO: "The disk or network share that holds it fails: copy the file elsewhere.",
@@ -197,7 +197,7 @@ def convert_file_errors(source: Any) -> Iterator[None]:
     except OSError as error:
         what = str(source) if error.filename is None else str(error.filename)
         reason = error.strerror or str(error)
-        hint = HINTS.get(error.errno or 0, "Check that the file is there and can be read.")
+        hint = HINTS.get(error.errno or 0, "Check that the file exists and can be read.")
         raise ModelFileError(f"{what} cannot be read: {reason}", hint) from error
     except RuntimeError as error:
         if "Symlink loop" not in str(error) and "home directory" not in str(error):

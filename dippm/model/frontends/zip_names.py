@@ -81,7 +81,7 @@ def _directory(path: Path) -> bytes:
         if length > MAX_DIRECTORY_BYTES:
             raise ModelFileError(
                 f"{files.shown(path.name)}: an archive whose list of members takes "
-                f"{length >> 20:,} MB is no model",
+                f"{length >> 20:,} MB is not a model",
                 "Check what the file is; models have some thousand members.",
             )
         if length > end:

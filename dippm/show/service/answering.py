@@ -342,7 +342,7 @@ def _unpack_members(packed: zipfile.ZipFile, folder: Path, most: int) -> None:
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise _refusal("contains a link, or something that is not a file")
         if place.is_absolute() or ".." in place.parts or "\\" in member.filename:
-            raise _refusal("contains a file whose path leads out of it")
+            raise _refusal("contains a file whose path is outside of it")
         if member.is_dir():
             continue
         target = folder.joinpath(*place.parts)

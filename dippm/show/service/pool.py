@@ -104,7 +104,7 @@ class Answerer:
                 self.answers += 1
                 return frame
             else:
-                raise BadFrameError("answered with what is no answer")
+                raise BadFrameError("answered with an invalid answer")
 
     def last_words(self) -> str:
         """Return the end of the process's output."""

@@ -47,7 +47,7 @@ def test_a_malicious_pickle_does_not_run(tmp_path, marker, zipped, hidden):
 def test_the_trap_works_when_trusted(tmp_path, marker):
     """Otherwise the test above would prove nothing; the sandbox lets it try, and no more."""
     torch.save(Trap(marker), tmp_path / "model.pt")
-    with pytest.raises(ConversionError, match=r"may not: PermissionError.*it-ran"):
+    with pytest.raises(ConversionError, match=r"do not allow: PermissionError.*it-ran"):
         frontends.load(tmp_path / "model.pt", "3", trust=True)
 
 

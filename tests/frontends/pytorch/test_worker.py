@@ -257,7 +257,7 @@ def test_killed_where_processor_time_is_limited(pool, monkeypatch):
 def test_a_crash_says_the_step_and_the_last_words(pool):
     with pytest.raises(ConversionError, match="being moody") as caught:
         convert(pool, "exit")
-    assert any("last words" in note for note in caught.value.__notes__)
+    assert any("last output" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("mood", ["large files", "many files"])

@@ -154,7 +154,7 @@ def test_what_changed_beside_the_model_is_told(folder):
     more = '[models.new]\nmodel = "timm:resnet18"\ninput = "3,64,64"'
     remarks = check(written(folder, "", more), trust=True, baseline=document).remarks
     said = " ".join(remarks)
-    for words in ("old stands in the baseline alone", "new is new", "now hybrid-gpu", "conditions"):
+    for words in ("old is in the baseline only", "new is new", "now hybrid-gpu", "conditions"):
         assert words in said
 
 
@@ -186,7 +186,7 @@ input = "3,64,64"
     ("text", "said"),
     [
         ("", "names no model"),
-        ("models = 3", "models is no table"),
+        ("models = 3", "models is not a table"),
         ("[models.a]\nmodel = 3", "model is 3"),
         ("[models.a]", "names no model"),
         ('[models.a]\nmodel = "a"\npython = "b:c"', "names two models"),
@@ -196,12 +196,12 @@ input = "3,64,64"
         ('[models.a]\nmodel = "a"\nchannels_last = "yes"', "channels_last is"),
         ('[models.a]\nmodel = "a"\nat = "mean"', "at is"),
         ('[models.a]\nmodel = "a"\ntolerance = "5"', "tolerance is"),
-        ('[models.a]\nmodel = "a"\nlimits = 3', "limits is no table"),
+        ('[models.a]\nmodel = "a"\nlimits = 3', "limits is not a table"),
         ('[models.a]\nmodel = "a"\nlimits = { latency = 3 }', "unknown key 'latency'"),
         ('[models.a]\nmodel = "a"\nlimits = { latency_ms = -3 }', "latency_ms is -3"),
         ('[models.a]\nmodel = "a"\nlimits = { latency_ms = nan }', "latency_ms is nan"),
         ('[models.a]\nmodel = "a"\nlimits = { slice = 3 }', "slice is 3"),
-        ('[models."a\\u0007"]\nmodel = "a"', "no name of a model"),
+        ('[models."a\\u0007"]\nmodel = "a"', "not the name of a model"),
         ("[models.a\n", "is not TOML"),
         ("a = " + "[" * 5000, "is not TOML"),
         ("[models]\n" + "\n".join(f"m{i} = {{}}" for i in range(1001)), "1,001 models"),

@@ -51,7 +51,7 @@ def test_a_training_run_agrees_with_its_epochs(trained):
     assert found.gpu_hours.value == pytest.approx(epochs.time_s / 3600)
     assert found.energy_kwh.value == pytest.approx(epochs.energy_kwh)
     assert found.price.value == pytest.approx(epochs.price)
-    assert "no region" in found.absent["carbon_g"]
+    assert "neither a region" in found.absent["carbon_g"]
 
 
 def test_idle_hours_cost_price_and_idle_power(passed):
@@ -111,7 +111,7 @@ def test_choices_that_lack_what_they_need_are_refused(asked, error, said):
     ("text", "said"),
     [
         ("", "names no region"),
-        ("regions = 3", "regions is no table"),
+        ("regions = 3", "regions is not a table"),
         ("region = 3", "unknown table 'region'"),
         ("[regions]\nFR = 50", "the region FR is 50"),
         ("[regions]\nFR = {}", "g_per_kwh is 'missing'"),

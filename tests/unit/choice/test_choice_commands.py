@@ -54,7 +54,7 @@ def test_nothing_feasible_loses_nothing(wide_file, tmp_path):
     assert answer.exit_code == 1
     assert "H100-SXM-80GB" in answer.stdout
     assert "takes up to" in answer.stdout
-    assert "nothing holds to slo_ms=0.01" in answer.stderr
+    assert "nothing meets slo_ms=0.01" in answer.stderr
     assert "--slo-ms " in answer.stderr
     assert "Plotly.newPlot" in page.read_text()
     failed = run(*words, "--json")
@@ -122,7 +122,7 @@ def test_no_slice_and_not_even_the_gpu(wide_file):
     answer = run("mig", wide_file, "-i", "3,128,128", "-b", "32", "--slo-ms", "0.01")
     assert answer.exit_code == 1
     assert "1g.5gb" in answer.stdout
-    assert "nothing holds to slo_ms=0.01" in answer.stderr
+    assert "nothing meets slo_ms=0.01" in answer.stderr
     assert run("mig", wide_file, "--device", "T4").exit_code == 1
 
 

@@ -90,7 +90,7 @@ def test_eight_models_do_not_fit_on_seven_slices(slim):
     packing = pack([slim] * 8)
     assert (len(packing.placed), len(packing.left_out)) == (7, 1)
     assert profiles(packing).count("1g.5gb") >= 6
-    assert "there is no room beside the others" in packing.left_out[0].reason
+    assert "there is no room for it next to the others" in packing.left_out[0].reason
 
 
 def test_a_limit_that_no_slice_meets_is_the_reason(wide, slim):

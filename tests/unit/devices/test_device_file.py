@@ -148,7 +148,7 @@ def test_a_rate_that_is_left_out_is_no_hardware(written, onnx_file) -> None:
         (SMALLEST + "peak_tflops = {fp32 = 20e12}", "20000000000000", "TFLOP/s"),
         (SMALLEST + 'mig_profiles = [["1g", 5000]]', "mig_profiles has the row", "1g.5gb"),
         (SMALLEST + 'mig_profiles = [["1g", 50000, 9, 1, 1]]', "more usable MiB", "part"),
-        (SMALLEST + 'mig_profiles = "1g"', "no list", "[..."),
+        (SMALLEST + 'mig_profiles = "1g"', "not a list", "[..."),
         (SMALLEST + 'kind = "cpu"', "CPU", "measured"),
         (SMALLEST + 'kind = "tpu"', "kind", "gpu"),
         (SMALLEST + 'source = "' + "x" * 5000 + '"', "source is", "4,000"),

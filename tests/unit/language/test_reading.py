@@ -158,8 +158,8 @@ LLAMA = SHAPES["llama-2-7b"]
         ({k: v for k, v in LLAMA.items() if k != "intermediate_size"}, "intermediate_size"),
         ({**LLAMA, "num_key_value_heads": 5}, "5 of keys"),
         ({**LLAMA, "hidden_size": 4097}, "4097"),
-        ({**LLAMA, "hidden_size": "4096"}, "no whole number"),
-        ({**LLAMA, "hidden_size": -1}, "no whole number"),
+        ({**LLAMA, "hidden_size": "4096"}, "not a whole number"),
+        ({**LLAMA, "hidden_size": -1}, "not a whole number"),
         ({**LLAMA, "num_hidden_layers": 10**6}, "1,000,000 layers"),
         ({**SHAPES["mixtral-8x7b"], "num_experts_per_tok": 9}, "9 of 8"),
         ({}, "hidden_size"),
@@ -174,7 +174,7 @@ def test_what_is_no_known_decoder_is_refused_by_field(config, said):
 def test_what_is_no_configuration_is_refused(tmp_path):
     with pytest.raises(ModelNotFoundError):
         read_decoder(tmp_path / "absent.json")
-    with pytest.raises(ModelFileError, match="no configuration"):
+    with pytest.raises(ModelFileError, match="not a configuration"):
         read_decoder(7)
     for text, said in (("{", "no JSON"), ("[1]", "no JSON object"), ("[" * 100_000, "no JSON")):
         (tmp_path / "config.json").write_text(text)

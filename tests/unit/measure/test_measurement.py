@@ -108,7 +108,7 @@ def test_an_archive_with_code_needs_trust(tmp_path):
     [
         ({"batch": 0}, ConditionsError, "batch is 0"),
         ({"device": "cuda:99"}, ConditionsError, "dippm doctor"),
-        ({"device": "tpu"}, ConditionsError, "no device"),
+        ({"device": "tpu"}, ConditionsError, "not a device"),
         ({"input": (3, 8, 9)}, InputShapeError, "does not accept"),
         ({"regime": Regime("fp64")}, ConditionsError, "unknown precision"),  # type: ignore
     ],

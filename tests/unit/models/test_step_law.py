@@ -200,7 +200,7 @@ def test_compiled_steps_are_refused(vit: ModelGraph) -> None:
 
 @pytest.mark.parametrize("given", [{"checkpointing": True}, {"optimizer": "adamw"}])
 def test_what_belongs_to_a_step_is_refused_of_inference(given: dict[str, Any]) -> None:
-    with pytest.raises(ConditionsError, match="of a training step") as caught:
+    with pytest.raises(ConditionsError, match="applies to training steps") as caught:
         Conditions(device=find("A100-40GB"), batch=1, **given)
     assert "phase=train" in caught.value.hint
 

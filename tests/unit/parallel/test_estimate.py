@@ -170,7 +170,7 @@ def test_an_estimate_says_that_it_is_one(graph):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({}, "how many GPUs"),
+        ({}, "number of GPUs"),
         ({"gpus": 0}, "gpus is 0"),
         ({"gpus": 2.5}, "gpus is 2.5"),
         ({"gpus": 8, "strategy": "expert"}, "unknown strategy"),

@@ -99,7 +99,7 @@ def test_every_example_is_a_pipeline(file):
     [
         ("", "no stages"),
         ("stages = 3", "stages is 3"),
-        ("stages = [3]", "no table"),
+        ("stages = [3]", "not a table"),
         ('nmae = "x"', "Did you mean name"),
         ("[[stages]]\nname = 'a'", "no model"),
         ("[[stages]]\nname = 'a'\nmodel = 'm'\nrepat = 3", "Did you mean repeat"),

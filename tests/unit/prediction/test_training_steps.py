@@ -78,7 +78,7 @@ def test_gradients_take_longer_than_the_forward_pass_which_takes_as_long_as_infe
         ({"checkpoint": "hybrid-gpu", "phase": "train"}, "predicts inference, not training steps"),
         ({"checkpoint": NAME}, "predicts training steps, not inference"),
         ({"phase": "train", "mode": "compiled"}, "compiled training steps are not predicted"),
-        ({"optimizer": "adamw"}, "of a training step"),
+        ({"optimizer": "adamw"}, "applies to training steps"),
         ({"phase": "trian"}, "unknown phase"),
         ({"phase": "train", "optimizer": "lion"}, "unknown optimizer"),
     ],

@@ -87,7 +87,7 @@ def test_a_probability_that_is_none_is_refused(wide, probability):
 
 
 def test_gpus_of_others_and_unknown_ones_are_refused(wide):
-    with pytest.raises(ConditionsError, match="no GPU by NVIDIA"):
+    with pytest.raises(ConditionsError, match="not an NVIDIA GPU"):
         request_resources(wide, devices=["A100", "MI250X"])
     with pytest.raises(UnknownNameError, match="A1000"):
         request_resources(wide, devices="A1000")
@@ -287,7 +287,7 @@ def test_names_are_such_as_kubernetes_takes(given, model, name):
 
 @pytest.mark.parametrize("given", ["", "A", "-a", "a-", "a" * 51, "a b", "a\n", "../a"])
 def test_a_name_that_kubernetes_would_refuse_is_refused(given):
-    with pytest.raises(ConditionsError, match="no name of an object"):
+    with pytest.raises(ConditionsError, match="not the name of an object"):
         object_name(given, "x")
 
 

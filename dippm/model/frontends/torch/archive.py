@@ -154,7 +154,7 @@ def _check_names(module: Any, path: Path) -> None:
         found = [name for tables in held for names in tables for name in dict(names)]
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ModelFileError(
-            f"{path.name}: its module lacks what every module has ({_first_line(error)})",
+            f"{path.name}: its module lacks attributes of every module ({_first_line(error)})",
             "The file is probably truncated or damaged: write it again with torch.save(model, ...)",
         ) from error
     for name in found:

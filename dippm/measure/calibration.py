@@ -195,7 +195,7 @@ def _base(device: str | Device | None, here: Mapping[str, Any]) -> Device:
     found = here["device"]
     if here.get("mig_profile"):
         raise ConditionsError(
-            f"this is the slice {here['mig_profile']} of a GPU: a calibration is of the whole GPU",
+            f"this is the slice {here['mig_profile']} of a GPU: a calibration needs the whole GPU",
             "Measure on a GPU that is not sliced.",
         )
     if device is None:

@@ -105,7 +105,7 @@ class _Counting:
         metric._innermost.set(self._around)
         entries = metric._entries if self.entries is None else self.entries
         if entries is None:
-            answer: float | Absent = Absent("nobody called track(n) with the number of entries")
+            answer: float | Absent = Absent("track(n) was not called with the number of entries")
         elif not (entries > 0 and seconds > 0):
             answer = Absent(f"{entries:g} entries in {seconds:g} s")
         else:

@@ -14,7 +14,7 @@ from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
 from dippm.measure.sources.program_lines import ProgramLines
 
 PERIOD_MS = 100
-NO_PROGRAM = "tegrastats is not installed: this is no Jetson board"
+NO_PROGRAM = "tegrastats is not installed: this is not a Jetson board"
 WAITING = "tegrastats has not answered yet: read again"
 
 

@@ -112,7 +112,7 @@ def check_alone(board: Board) -> None:
     if others:
         raise DeviceBusyError(
             f"{board.uuid} is in use: {', '.join(map(str, others))}",
-            "Its slices are changed only while nobody else computes on it: wait, or take another "
+            "Its slices are changed only while no other process uses it: wait, or take another "
             "GPU.",
         )
 
@@ -123,8 +123,8 @@ def collocation_error(error: Exception, what: str) -> CollocationError:
     if code == NO_PERMISSION:
         return DevicePermissionError(
             f"{what}: the driver refuses it to this user",
-            f"MIG slices are made by root, or by who may read {CONFIG}: ask an administrator for "
-            "either, or for the slice, whose UUID can be given as the device.",
+            f"MIG slices are made by root, or by a user with access to {CONFIG}: ask an administrator "
+            "for either, or for the slice, whose UUID can be given as the device.",
         )
     if code == NOT_SUPPORTED:
         return CollocationError(

@@ -100,14 +100,14 @@ def _destroy(board: Board, made: CreatedSlice) -> UndoOutcome:
     if instance is None:
         if made.id is None:
             return UndoOutcome("nothing")
-        return UndoOutcome("changed", f"{made} was gone: someone else had removed it")
+        return UndoOutcome("changed", f"{made} was gone: another process had removed it")
     nvml, handle = board.nvml, slices.handle_of(board, instance)
     if handle is None:
-        return UndoOutcome("changed", f"{made} was removed by someone else just now")
+        return UndoOutcome("changed", f"{made} was just removed by another process")
     inside = slices.compute_instances(board, handle)
     full = slices.full_profile_id(board, handle, made.compute_slices)
     if any(profile != full for _, profile in inside):
-        return UndoOutcome("changed", f"{made} is left: someone else divided it anew")
+        return UndoOutcome("changed", f"{made} is left: another process has divided it since")
     for part, _ in inside:
         nvml.nvmlComputeInstanceDestroy(part)
     nvml.nvmlGpuInstanceDestroy(handle)
@@ -194,7 +194,7 @@ def _undo(path: Path) -> tuple[str, ...]:
     forgotten = []
     if owner.boot != boot() and entry.slices:
         entry.slices = []  # slices do not survive a reboot: existing ones are not ours
-        forgotten = ["the machine was started anew since: its slices went with that"]
+        forgotten = ["the machine was restarted since, which removed its slices"]
     result = undo_entry(entry)
     return (*forgotten, *result.done, *result.changed, *result.left)
 

@@ -76,7 +76,7 @@ def _unknown(text: str) -> CollocationError:
         "Leave it empty, or write mps, mps:50% (of the threads), mps:4096mb (limit of memory), "
         "mps:50%:4096mb, or the name of a MIG profile such as 3g.20gb."
     )
-    return CollocationError(f"{shortened(text)!r} says no way to share a GPU", hint)
+    return CollocationError(f"{shortened(text)!r} is not a way to share a GPU", hint)
 
 
 # The allocation of one of the runs that share devices.

@@ -64,7 +64,7 @@ def check_mode(board: Board) -> None:
     change = "waits for a reset of the GPU" if current != pending else "is off"
     raise CollocationError(
         f"MIG mode of {board.uuid} {change}",
-        f"DIPPM does not switch it. An administrator may, while nobody uses the GPU: "
+        f"DIPPM does not switch it. An administrator can, while the GPU is idle: "
         f"`nvidia-smi -i {board.uuid} -mig 1`.",
     )
 
@@ -174,7 +174,7 @@ def create_compute_instance(board: Board, profile: Profile, instance: Instance) 
     try:
         handle = handle_of(board, instance)
         if handle is None:
-            raise CollocationError(f"{what}: it is gone", "Someone else removed it: try again.")
+            raise CollocationError(f"{what}: it is gone", "Another process removed it: try again.")
         part = nvml.nvmlGpuInstanceCreateComputeInstance(
             handle, full_profile_id(board, handle, profile.compute_slices)
         )

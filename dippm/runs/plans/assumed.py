@@ -39,7 +39,7 @@ class AssumedBoards(NamedTuple):
             name, number = found[1], int(found[2])
         if not 0 < number <= MOST_BOARDS:
             hint = f"Give 1 to {MOST_BOARDS} of them: a100x4."
-            raise PlanError(f"{shortened(text)} are no GPUs of one machine", hint)
+            raise PlanError(f"{shortened(text)} is not a set of GPUs of one machine", hint)
         device = find(name)
         if device.kind != "gpu":
             raise PlanError(f"{device.name} is no GPU", "Name one: `dippm devices` lists them.")
@@ -74,8 +74,8 @@ class AssumedBoards(NamedTuple):
         if {place.profile for place in possible}.issuperset(wanted) and (
             arrange(wanted, possible) is None
         ):
-            hint = f"`dippm mig plan` finds slices of {self.device.name} that go together."
-            raise CollocationError(f"{' and '.join(wanted)} do not go together", hint)
+            hint = f"`dippm mig plan` finds slices of {self.device.name} that fit together."
+            raise CollocationError(f"{' and '.join(wanted)} do not fit together", hint)
 
 
 # Check of a plan's devices before anything starts; it changes nothing.

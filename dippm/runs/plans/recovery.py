@@ -26,7 +26,7 @@ PATIENCE_S = 15.0
 """Seconds for the process of a row to end its command by SIGINT, SIGTERM and SIGKILL."""
 SIDECAR_S = 3.0
 """Seconds for a sidecar to record the end of a run that lost its owner."""
-WHY = "whoever ran it was killed"
+WHY = "the process that ran it was killed"
 
 
 def recover(path: Path) -> list[str]:

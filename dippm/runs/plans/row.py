@@ -135,7 +135,7 @@ def read_devices(text: str) -> tuple[str, ...]:
     for word in found:
         if not _DEVICE.fullmatch(word):
             hint = "Give indices or UUIDs, for instance 0 or 1+2, or - for none."
-            raise PlanError(f"{shortened(repr(text))} are no devices", hint)
+            raise PlanError(f"{shortened(repr(text))} are not devices", hint)
     if len(set(found)) < len(found):
         raise PlanError(f"{shortened(repr(text))} names a device twice", "Name each once: 1+2.")
     return found

@@ -49,7 +49,7 @@ LARGEST_NUMBER = 2**63
 MOST_CHARACTERS = 16 << 20
 """Limit for the parameters of all runs."""
 _RADT_STATUS = re.compile(r"(?P<status>\w+) \S+ \((?P<params>.*)\)", re.DOTALL)
-FEWER = "Leave values or parameters out, or ask for fewer runs."
+FEWER = "Leave values or parameters out, or reduce the number of runs."
 
 
 def read_sweep(data: bytes) -> tuple[PlanRow, ...]:

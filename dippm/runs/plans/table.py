@@ -126,7 +126,7 @@ def read_plan(path: Path) -> Plan:
     """
     if not is_plan(path.name):
         hint = "A plan is a .csv, .yml or .yaml file."
-        raise PlanError(f"{path} is no plan by its name", hint)
+        raise PlanError(f"{path} is not a plan by its name", hint)
     path, data = _read(path)
     try:
         table = path.suffix.casefold() in TABLES

@@ -72,7 +72,7 @@ def locate_store(store: str | None = None) -> StoreLocation:
     if dialect in SERVERS:
         return StoreLocation(given)
     if dialect == "file":
-        raise StoreError(f"{given}: folders of files are no store any more", HINT)
+        raise StoreError(f"{given}: folders of files are no longer a valid store", HINT)
     if dialect in ("postgresql", "mysql", "mssql"):
         if artifacts is None:
             raise StoreError(
@@ -80,7 +80,7 @@ def locate_store(store: str | None = None) -> StoreLocation:
                 f"Set {ARTIFACTS_VARIABLE}, for instance to s3://bucket/folder.",
             )
         return StoreLocation(given, None, artifacts)
-    raise StoreError(f"{StoreLocation(given).shown()} is no address of a store", HINT)
+    raise StoreError(f"{StoreLocation(given).shown()} is not the address of a store", HINT)
 
 
 def _in_file(path: Path, artifacts: str | None) -> StoreLocation:

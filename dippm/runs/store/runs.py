@@ -205,7 +205,7 @@ class RunStore:
         hint = "`dippm runs` lists them."
         prefix = uuid.strip().casefold()
         if not prefix or set(prefix) - set("0123456789abcdef"):
-            raise RunError(f"{uuid!r} is no uuid of a run", hint)
+            raise RunError(f"{uuid!r} is not the UUID of a run", hint)
         clauses = [Clause("tags", UUID, "LIKE", f"{prefix}%"), COMPLETED]
         with failures_of(self.location, "cannot read"):
             rows = zip(self._runs.find(clauses), range(3), strict=False)

@@ -50,7 +50,7 @@ from dippm.runs.tracking.sidecar_protocol import (
 )
 from dippm.runs.tracking.warner import Warner
 
-LOST = "whoever ran it was killed"
+LOST = "the process that ran it was killed"
 ENVIRONMENT_S = 60
 
 

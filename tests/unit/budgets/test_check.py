@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 import dippm
 from dippm.cli.app import app
 from dippm.decide.budgets import Tolerance, check, read_budgets
+from dippm.decide.budgets.checking import UNITS
 from dippm.errors import BudgetError
 from dippm.estimate.models.targets import Interval
 from dippm.show.report import check_formats
@@ -44,6 +45,53 @@ python = "net:build"
 batch = 4
 limits = {{ {limits} }}
 """
+
+TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+
+
+def closed(required: str, **properties: object) -> dict[str, object]:
+    """Return the schema of an object that has these properties alone, the first ones always."""
+    rest = {"required": required.split(), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **rest}
+
+
+def listed(of: dict[str, object]) -> dict[str, object]:
+    return {"type": "array", "items": of}
+
+
+PLACE = closed(
+    "artifactLocation",
+    artifactLocation=closed("uri", uri={"type": "string", "pattern": r"^[^\s\\]+$"}),
+    region=closed("startLine", startLine={"type": "integer", "minimum": 1}),
+)
+RULE = closed("id", id={"type": "string"}, shortDescription=TEXT)
+SARIF = closed(
+    "version runs",
+    **{"$schema": {"type": "string", "format": "uri"}},
+    version={"enum": ["2.1.0"]},
+    runs=listed(
+        closed(
+            "tool",
+            tool=closed(
+                "driver",
+                driver=closed(
+                    "name", name={"type": "string"}, version={"type": "string"}, rules=listed(RULE)
+                ),
+            ),
+            results=listed(
+                closed(
+                    "message",
+                    message=TEXT,
+                    ruleId={"type": "string"},
+                    ruleIndex={"type": "integer", "minimum": -1},
+                    level={"enum": ["none", "note", "warning", "error"]},
+                    locations=listed(closed("", physicalLocation=PLACE)),
+                )
+            ),
+        )
+    ),
+)
+"""What OASIS's schema of SARIF 2.1.0 says of the properties that are written."""
 
 
 @pytest.fixture
@@ -248,7 +296,9 @@ def test_reports_name_models_quantities_and_lines(folder):
     ]  # fmt: skip
     log_ = check_formats.sarif(found)
     run = log_["runs"][0]
+    Draft202012Validator(SARIF).validate(log_)
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert {*UNITS, "parameters", "macs", "slice", "prediction"} == set(rules)
     for result in run["results"]:
         assert rules[result["ruleIndex"]] == result["ruleId"]
     lines = (folder / "budgets.toml").read_text().splitlines()

@@ -76,7 +76,7 @@ def test_what_cannot_be_foretold_says_why(document, model, tmp_path):
     other = {**document, "conditions": {**document["conditions"], "precision": "fp16"}}
     assert "different conditions" in predict_slowdowns([run, Run("b", other, mps)])
     assert "shared as" in predict_slowdowns([run, Run("b", document, {"collocation": "3g.40gb"})])
-    assert "no way to share" in predict_slowdowns([Run("a", document, {"sharing": "somehow"})])
+    assert "not a way to share" in predict_slowdowns([Run("a", document, {"sharing": "somehow"})])
     gone = {**document, "model": f"file:{tmp_path}/gone.onnx@{SIZES}#0123"}
     assert "is gone" in predict_slowdowns([Run("a", gone, mps)])
     changed = {**document, "model": f"file:{model}@{SIZES}#012345678901"}

@@ -35,7 +35,7 @@ def change(machine, **owner):
 
 def test_an_entry_of_another_boot_names_nothing_that_is_there_now(killed):
     change(killed, boot="another")
-    assert killed.undo() == ["the machine was started anew since: its slices went with that"]
+    assert killed.undo() == ["the machine was restarted since, which removed its slices"]
     assert (killed.layout, killed.entries) == (OURS, [])
 
 

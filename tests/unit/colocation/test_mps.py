@@ -186,7 +186,7 @@ def test_a_limit_that_the_daemon_refuses_is_told(machine):
 )
 def test_limits_that_are_none_are_refused_before_anything_starts(machine, text):
     out = machine.run(REFUSED.format(given=f'("0",), {text!r}')).stdout
-    assert "says no way to share a GPU" in out
+    assert "is not a way to share a GPU" in out
     assert nothing_left(machine)
 
 

@@ -199,9 +199,13 @@ def test_nothing_is_made_where_the_journal_cannot_be_written(machine):
 @pytest.mark.parametrize(
     ("meanwhile", "after", "words"),
     [
-        (["gi 0 1 9 0 4", "ci 0 1 0 2 0 3"], [], "at 4 of {gpu} was gone: someone else"),
+        (["gi 0 1 9 0 4", "ci 0 1 0 2 0 3"], [], "at 4 of {gpu} was gone: another process"),
         ([*OURS[:2], "gi 0 6 15 6 2"], ["gi 0 6 15 6 2"], "1g.10gb at 6 of {gpu} was made"),
-        ([*OURS[:2], "gi 0 2 9 4 4", "ci 0 2 0 0 0 1"], None, "someone else divided it anew"),
+        (
+            [*OURS[:2], "gi 0 2 9 4 4", "ci 0 2 0 0 0 1"],
+            None,
+            "another process has divided it since",
+        ),
     ],
 )
 def test_a_layout_that_someone_else_changed_is_told_and_theirs_is_left(

@@ -86,4 +86,4 @@ def test_another_machine_has_none(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     readings = open_source("tegrastats").read()
     assert not readings.values
-    assert all("no Jetson board" in reason for reason in readings.absent.values())
+    assert all("not a Jetson board" in reason for reason in readings.absent.values())

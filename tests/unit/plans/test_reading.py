@@ -189,7 +189,7 @@ HEAD = "Experiment,Workload,Status,Run,Devices,Collocation,File,Listeners,Params
             "line 2: it has 8 cells where the first line has 9",
         ),
         (HEAD + "1,1,,,0,-,,top,\n", PlanError, "line 2: the cell File is empty"),
-        (HEAD + "1,1,,,x,-,a.py,top,\n", PlanError, "line 2: 'x' are no devices"),
+        (HEAD + "1,1,,,x,-,a.py,top,\n", PlanError, "line 2: 'x' are not devices"),
         (HEAD + "1,1,,,1+1,-,a.py,top,\n", PlanError, "names a device twice"),
         (HEAD + "\n1,1,,,0,mpz,a.py,top,\n", CollocationError, "line 3: 'mpz' says no way"),
         (HEAD + "1,1,DONE,,0,-,a.py,top,\n", UnknownNameError, "line 2: unknown status 'DONE'"),
@@ -374,7 +374,7 @@ def test_a_grid_that_nobody_could_run():
 
 
 def test_files_that_are_no_plan(tmp_path):
-    with pytest.raises(PlanError, match="is no plan by its name"):
+    with pytest.raises(PlanError, match="is not a plan by its name"):
         read_plan(tmp_path / "plan.txt")
     with pytest.raises(PlanError, match="cannot be read"):
         read_plan(tmp_path / "plan.csv")

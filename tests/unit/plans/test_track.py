@@ -125,11 +125,11 @@ def test_a_plan_for_another_machine_is_checked(desk):
     for assumed, more, said in (
         ("a100x2", "", "there is no GPU 3"),
         ("h100", "", "there is no GPU 3"),
-        ("a100x4", "1,1,,,0,3g.20gb,model.py,smi,", "do not go together"),
+        ("a100x4", "1,1,,,0,3g.20gb,model.py,smi,", "do not fit together"),
         ("a100x4", "1,3,,,0,9g.99gb,model.py,smi,", "unknown MIG profile of A100-40GB"),
         ("a100x4", "1,3,,,0,-,model.py,smj,", "smj"),
         ("rtx3090x4", "", "has no MIG slices"),
-        ("a100x0", "", "are no GPUs of one machine"),
+        ("a100x0", "", "is not a set of GPUs of one machine"),
     ):
         desk.rows(*rows, *([more] if more else []))
         wrong = dippm(desk, "plan", "check", "plan.csv", "--assume", assumed)

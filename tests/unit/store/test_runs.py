@@ -173,7 +173,11 @@ def test_what_is_no_condition_is_said(store, text):
 
 def test_a_run_that_is_none_is_said(store, tmp_path):
     store.attach(make_run(tmp_path, ticks=0))
-    for uuid, said in (("", "no uuid"), ("' OR 1", "no uuid"), ("0" * 32, "there is no run")):
+    for uuid, said in (
+        ("", "not the UUID"),
+        ("' OR 1", "not the UUID"),
+        ("0" * 32, "there is no run"),
+    ):
         with pytest.raises(RunError, match=said):
             store.run(uuid)
 

@@ -91,7 +91,7 @@ def _known(name: str) -> str:
     if folded in PROFILERS:
         raise ListenerError(
             f"{name} is a profiler, and no listener: it slows what it looks at",
-            'Ask for it in a run of its own: profile="nsys".',
+            'Use it in a run of its own: profile="nsys".',
         )
     if folded == APPLE:
         raise ListenerError(

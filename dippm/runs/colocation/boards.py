@@ -123,8 +123,8 @@ def collocation_error(error: Exception, what: str) -> CollocationError:
     if code == NO_PERMISSION:
         return DevicePermissionError(
             f"{what}: the driver refuses it to this user",
-            f"MIG slices are made by root, or by a user with access to {CONFIG}: ask an administrator "
-            "for either, or for the slice, whose UUID can be given as the device.",
+            f"MIG slices are made by root, or by a user with access to {CONFIG}: ask an "
+            "administrator for either, or for the slice, whose UUID can be given as the device.",
         )
     if code == NOT_SUPPORTED:
         return CollocationError(

@@ -129,7 +129,7 @@ def test_a_rate_that_is_left_out_is_no_hardware(written, onnx_file) -> None:
         ('name = "Mine"\nmemory_mb = "16 GB"', "'16 GB'", "MiB"),
         ('name = "Mine"\nmemory_mb = true', "True", "MiB"),
         ("name = 3\nmemory_mb = 16384", "name is 3", "quotes"),
-        ('name = "A100"\nmemory_mb = 16384', "A100 is a device of the catalogue", "own"),
+        ('name = "A100"\nmemory_mb = 16384', "A100 is a device of the catalogue", "another name"),
         ('name = "  "\nmemory_mb = 16384', "name is empty", "name ="),
         ('name = "a\\u001b[31m"\nmemory_mb = 16384', "name is", "printed"),
         (SMALLEST + "bandwidth_gb_s = 1.8", "bandwidth_gb_s is 1.8", "1.8 TB/s are 1800"),

@@ -176,7 +176,7 @@ def test_what_is_no_configuration_is_refused(tmp_path):
         read_decoder(tmp_path / "absent.json")
     with pytest.raises(ModelFileError, match="not a configuration"):
         read_decoder(7)
-    for text, said in (("{", "no JSON"), ("[1]", "no JSON object"), ("[" * 100_000, "no JSON")):
+    for text, said in (("{", "not JSON"), ("[1]", "no JSON object"), ("[" * 100_000, "not JSON")):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ModelFileError, match=said):
             read_decoder(tmp_path)

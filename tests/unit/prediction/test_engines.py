@@ -144,7 +144,7 @@ def test_what_is_of_pytorch_is_refused(change: dict[str, Any], hint: str) -> Non
 
 
 def test_an_engine_of_nvidia_is_refused_on_the_gpu_of_another_vendor() -> None:
-    with pytest.raises(ConditionsError, match="MI300X is none") as error:
+    with pytest.raises(ConditionsError, match="MI300X is not one") as error:
         T4.replace(device=find("MI300X"))
     assert "runtime=pytorch" in error.value.hint
 

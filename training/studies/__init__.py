@@ -1,1 +1,1 @@
-"""Questions asked once, whose answers the documentation quotes."""
+"""Studies that are run once; the documentation quotes their results."""

@@ -1,13 +1,13 @@
-"""What `dippm calibrate` is worth on a GPU that is taken for unknown: errors, coverage and widths.
+"""Effect of `dippm calibrate` on a GPU that is treated as unknown: errors, coverage and widths.
 
     python -m training.studies.calibrated_gpus --data ../shared/data --graphs build/graphs
 
-Of each measured table some models are drawn and stand for what the owner of the GPU measured: they
-calibrate a copy of it that no checkpoint knows by name, and all other models of the sample are
-asked before and after. Everything is asked as a user asks, of what `dippm.load` returns; nothing is
-fitted but the calibration. The shipped checkpoint trained on these rows, so what it answers before
-is nearer than it is for a GPU that is truly unknown: with --checkpoint a fold that held the
-laboratory out answers instead (`training.hybrid.judge.published_folds`).
+Some models of each measured table are drawn as the measurements of the GPU's owner: they calibrate
+a copy of the GPU whose name no checkpoint knows, and all other models of the sample are predicted
+before and after. Predictions are made through `dippm.load`, as a user makes them; only the
+calibration is fitted. The shipped checkpoint was trained on these rows, so its predictions before
+the calibration are better than for a GPU that is truly unknown: with --checkpoint a fold that held
+the laboratory out predicts instead (`training.hybrid.judge.published_folds`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from training.hybrid.rows.examples import Row
 from training.hybrid.rows.sources import RECENT_TORCH, row_of
 
 SHIPPED = "hybrid-gpu"
-"""Also the checkpoint whose interval law stands for that of a fold, which has none."""
+"""Shipped checkpoint; its interval law replaces that of a fold, which has none."""
 SOURCES = ("timm_infer", "pytorch_gpu_benchmark", "hwgpt")
 CALIBRATING = 10
 FEWEST_TESTED = 8
@@ -49,14 +49,14 @@ FEWEST_TESTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A measured row and the answer for it.
+    """A measured row and its prediction.
 
     Attributes:
-        row: measured.
+        row: measured row.
         graph: graph of its model.
         conditions: conditions on the copy of its GPU.
-        measured: the measurement as a calibration takes it.
-        before: latency that was answered before the calibration.
+        measured: the measurement as input of a calibration.
+        before: predicted latency before the calibration.
     """
 
     row: Row
@@ -68,16 +68,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Of one table, over all draws; errors, coverage and half widths in percent.
+    """Results of one table over all draws; errors, coverage and half widths in percent.
 
     Attributes:
         table: source, GPU, software, mode, machine.
-        n: rows that were asked, in all draws.
+        n: number of predicted rows in all draws.
         mape, mape_after: mean absolute percentage error, before and after.
-        coverage, coverage_after: how often the 90 % interval held.
-        half_width, half_width_after: median upper half of the interval, over the prediction.
-        narrower: how much narrower the interval is in the log, median.
-        widened: rows whose interval is wider than before.
+        coverage, coverage_after: share of rows inside the 90 % interval, before and after.
+        half_width, half_width_after: median upper half width, relative to the prediction.
+        narrower: median decrease of the log width of the interval.
+        widened: number of rows whose interval became wider.
     """
 
     table: str
@@ -93,7 +93,7 @@ class Line:
 
 
 def sampled_rows(data: Path, graphs: GraphStore, source: str, most: int) -> list[Row]:
-    """Return rows of whole models of a source: one for each table and each of `most` models."""
+    """Return rows of whole models of a source, one per table and model, for up to `most` models."""
     table = (
         gpt.sample_architectures(read(source, data)) if source == "hwgpt" else read(source, data)
     )
@@ -116,7 +116,7 @@ def sampled_rows(data: Path, graphs: GraphStore, source: str, most: int) -> list
 
 
 def asked_before(predictor: Hybrid, rows: Sequence[Row], graphs: GraphStore) -> Iterator[Asked]:
-    """Yield what is answered for rows on copies of their GPUs that no checkpoint knows by name."""
+    """Yield predictions for rows on renamed copies of their GPUs, which no checkpoint knows."""
     name, graph = "", None
     for row in rows:
         if graph is None or row.graph != name:
@@ -132,7 +132,7 @@ def asked_before(predictor: Hybrid, rows: Sequence[Row], graphs: GraphStore) -> 
 
 
 def tried(predictor: Hybrid, mine: Sequence[Asked], seed: int) -> Iterator[tuple[Asked, Estimate]]:
-    """Yield the rows of one table that a random draw did not calibrate with, answered after it."""
+    """Yield the rows that a random draw of a table left out, with predictions after calibration."""
     drawn = np.random.default_rng(seed).permutation(len(mine))
     device = _calibrated([mine[i] for i in drawn[:CALIBRATING]])
     for i in sorted(drawn[CALIBRATING:]):
@@ -153,7 +153,7 @@ def _latency(predictor: Hybrid, graph: ModelGraph, conditions: Conditions) -> Es
 
 
 def line_of(table: str, found: Sequence[tuple[Asked, Estimate]]) -> Line:
-    """Return what a calibration did to the answers for one table."""
+    """Return the effect of the calibration on one table."""
     measured = pd.Series([asked.row.latency_ms for asked, _ in found])
     answers = {"": [a.before for a, _ in found], "_after": [after for _, after in found]}
     figures: dict[str, Any] = {}

@@ -1,12 +1,12 @@
-"""What the shipped checkpoints answer for a set of ours that did not teach them.
+"""Errors of the shipped checkpoints on a collected set that they were not trained on.
 
     python -m dataset.build_collected dataset/data/DEVICE --out JOINED
     python -m training.studies.collected_set dataset/data/DEVICE --joined JOINED [--results FILE]
 
-Each point is asked as a user asks: of `dippm.predict`, with GPU, precision, mode, layout and batch
-at the default host and context. "bound" is the share of the time in kernels of a profiled step:
-"GPU" from 85 %, "host" below 60 %, where the machine's own processor decides. A median ratio below
-one is a prediction that is too small.
+Each point is predicted by `dippm.predict` with GPU, precision, mode, layout and batch, and with the
+default host and context. "bound" follows from the share of kernels in the time of a profiled step:
+"GPU" from 85 %, "host" (limited by the processor) below 60 %. A median ratio below one means
+predictions that are too small.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Line:
 
     Attributes:
         phase: "inference" or "train".
-        target: what is predicted.
-        part: "all", or what bounds the points.
-        n: points.
+        target: name of the predicted quantity.
+        part: "all", or the bound of the points.
+        n: number of points.
         median_ratio: median of predicted over measured.
         median_ape: median absolute percentage error.
         mape: mean absolute percentage error.
-        inside: share of the 90 % intervals that hold what was measured, in percent.
-        checkpoint: that answered.
+        inside: share of measurements inside their 90 % intervals, in percent.
+        checkpoint: checkpoint of the predictions.
     """
 
     phase: str
@@ -63,20 +63,20 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A measured point and what was predicted of it."""
+    """A measured point and its predictions."""
 
     row: dict[str, Any]
     prediction: Prediction
 
     @property
     def bound(self) -> str:
-        """What decides how long the point takes."""
+        """Limiting part of the point: "GPU", "host" or "both"."""
         share = self.row["kernel_ms"] / (self.row["queued_ms"] or self.row["latency_ms"])
         return "GPU" if share >= GPU_BOUND else "host" if share < HOST_BOUND else "both"
 
 
 def answers(folder: Path, joined: Path) -> Iterator[Answer]:
-    """Yield the answer to each usable point of a model whose graph is known."""
+    """Yield the answers for all usable points of models with a known graph."""
     found = read_joined(joined)
     rows = used_rows(collected(folder).rows)
     rows = rows[(rows["kind"] == "model") & rows["kernel_ms"].notna()]
@@ -93,7 +93,7 @@ def answers(folder: Path, joined: Path) -> Iterator[Answer]:
 
 
 def lines(found: Sequence[Answer]) -> Iterator[Line]:
-    """Yield the errors by phase and target; of time by what bounds it, too."""
+    """Yield the errors by phase and target; those of time also by bound."""
     for phase in dict.fromkeys(answer.row["phase"] for answer in found):
         mine = [answer for answer in found if answer.row["phase"] == phase]
         for target in TARGETS:
@@ -133,7 +133,7 @@ def main(
     joined: Annotated[Path, typer.Option(help="graphs of its models")],
     results: Annotated[Path | None, typer.Option(help="JSON file to write")] = None,
 ) -> None:
-    """Print how far the shipped answers are off."""
+    """Print the errors of the shipped checkpoints."""
     found = list(lines(list(answers(folder, joined))))
     table = Table("phase", "target", "bound", "n", "median ratio", "median APE %", "MAPE %", "in %")
     for line in found:

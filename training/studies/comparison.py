@@ -1,4 +1,4 @@
-"""`Comparison`: our kernels beside another list of them, told model by model and over all."""
+"""`Comparison`: our kernels compared with another list of kernels, by model and over all models."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from training.studies.kernel_tables import (
 )
 
 WIDTH = 170
-"""Columns of a table that goes to a file."""
+"""Width of a table in a file, in characters."""
 
 
 class Comparison:
-    """Sums by class of the models so far.
+    """Sums by kernel class over the models so far.
 
     Args:
         kinds: classes in the order of the tables.
-        kind: word for a class.
+        kind: column name of a class.
         theirs: name of the other list.
-        listed: both lists are printed for each model.
-        summary: no table is printed for each model.
+        listed: whether to print both lists for each model.
+        summary: whether to omit the table of each model.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Comparison:
 
     @contextlib.contextmanager
     def reported(self, spec: str) -> Iterator[None]:
-        """Say what went wrong with a model; one of a zoo must not stop the others."""
+        """Report the error of a model, so that one model does not stop the others."""
         try:
             yield
         except Exception as error:
@@ -52,7 +52,7 @@ class Comparison:
             self._console.print(words, markup=False)
 
     def add(self, spec: str, ours: list[Line], theirs: list[Line]) -> None:
-        """Add a model, and print what was asked for of it."""
+        """Add a model, and print its requested tables."""
         pair = self._found[spec] = totals(ours), totals(theirs)
         if self._listed:
             text = "\n".join(side_by_side(ours, theirs))
@@ -62,7 +62,7 @@ class Comparison:
             self._console.print(terminal_table(spec, self._headings, rows))
 
     def close(self, results: Path | None, title: str, note: str) -> None:
-        """Print the tables over all models; write them under a stem of file names, if given."""
+        """Print the tables over all models, and write them to files with this stem, if given."""
         if len(self._found) > 1:
             names = headings("model", "what differs most", self._theirs)
             self._console.print(terminal_table("models", names, model_rows(self._found)))

@@ -1,10 +1,10 @@
-"""How much memory our compiled liveness peak finds beside inductor's own, model by model.
+"""Our liveness peak of compiled mode compared with that of inductor, by model.
 
     python -m training.studies.compiled_memory resnet18 torchvision:vit_b_16 --precision fp32
 
 Inductor's side: the buffers of a forward that was scheduled for a CUDA device on fake tensors
 (`inductor_kernels`), alive from the kernel that writes them to the last that reads them; generated
-code writes a result over an argument that nobody reads afterwards, as inductor does. Weights are
+code overwrites arguments that are not read afterwards, as inductor does. Weights are
 not counted; their half-precision copies under autocast are. Schedules are those of
 `inductor_trace`, and stay in the same `--cache`.
 """
@@ -30,7 +30,7 @@ from training.studies.traced_kernels import TracedPrecision
 from training.studies.traced_models import graph_of
 
 BLOCK = 512
-"""Bytes that the caching allocator rounds every tensor up to."""
+"""Granularity of the caching allocator in bytes."""
 WITHIN = 0.05
 WORST = 12
 
@@ -48,7 +48,7 @@ def main(
     list_of: Annotated[Path | None, typer.Option(help="file with more models")] = None,
     results: Annotated[Path | None, typer.Option(help="JSON file to write")] = None,
 ) -> None:
-    """Print ours / inductor's, and the models that are worst."""
+    """Print the ratios to inductor's peaks, and the worst models."""
     warnings.filterwarnings("ignore")
     console, known = Console(), cast(TracedPrecision, precision)
     found: dict[str, tuple[float, float]] = {}
@@ -72,7 +72,7 @@ def main(
 
 
 def peak_bytes(forward: CompiledForward) -> float:
-    """Return the most that inputs and buffers of a compiled forward take at once."""
+    """Return the peak memory of inputs and buffers of a compiled forward pass."""
     holder = {name: held for kernel in forward.kernels for name, held in kernel.held_by}
     last = {
         holder.get(name, name): position
@@ -103,7 +103,7 @@ def peak_bytes(forward: CompiledForward) -> float:
 
 
 def tables(ratio: dict[str, float]) -> tuple[Table, Table]:
-    """Return the summary by kind of model, and the models that are worst."""
+    """Return the summary by kind of model, and the worst models."""
     summary = Table("models", "n", "median", "p10", "p90", "within 5 %", "within 10 %")
     language = {s: r for s, r in ratio.items() if s.startswith("transformers:")}
     vision = {s: r for s, r in ratio.items() if s not in language}

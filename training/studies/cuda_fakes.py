@@ -1,7 +1,7 @@
-"""Fake CUDA tensors on a build of torch without CUDA: models run in their CUDA form, on shapes.
+"""Fake CUDA tensors on a build of torch without CUDA: models run as on CUDA, with shapes only.
 
-Only shapes, strides and dtypes are worked out. Fused attention and recurrent layers, which a build
-without CUDA would spell out, are replaced by one call each, see `replaced`.
+Only shapes, strides and dtypes are computed. Fused attention and recurrent layers, which a build
+without CUDA decomposes, are replaced by one call each, see `replaced`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEVICE_TYPES = 20
 _IS_BUILT, _HAS_CONTEXT = 2, 4
 """Positions of functions in ATen/detail/AcceleratorHooksInterface.h."""
 _GET_STREAM, _EXCHANGE_STREAM = 5, 9
-"""The same in c10/core/impl/DeviceGuardImplInterface.h."""
+"""Positions of functions in c10/core/impl/DeviceGuardImplInterface.h."""
 _TABLE, _BEFORE_TABLE = 64, 2
 _CONSTANTS = {
     "x86_64": bytes.fromhex("b801000000 31d2 c3"),
@@ -42,7 +42,7 @@ Record = Callable[[str, list[torch.Tensor], list[torch.Tensor]], None]
 
 @contextlib.contextmanager
 def cuda_device() -> Iterator[None]:
-    """Let fakes be on a CUDA device that does not exist: meta's guard, which does nothing, is its.
+    """Allow fakes on a CUDA device that does not exist, with the empty device guard of meta.
 
     Nothing changes where torch has CUDA.
     """
@@ -60,13 +60,13 @@ def cuda_device() -> Iterator[None]:
 
 @contextlib.contextmanager
 def gradients() -> Iterator[None]:
-    """Let autograd's engine run on fakes: it wants an accelerator, and the streams of a device.
+    """Let autograd's engine, which requires an accelerator with streams, run on fakes.
 
     A torch without CUDA answers through tables of functions. While the context lasts copies of
     them say that it was built with CUDA and that all happens in one stream of one device.
 
     Raises:
-        OSError: if the processor is none of `_CONSTANTS`.
+        OSError: if the processor is not one of `_CONSTANTS`.
     """
     if torch.version.cuda is not None:
         yield
@@ -88,7 +88,7 @@ def gradients() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _answering(thing: int, function: int, positions: tuple[int, ...]) -> Iterator[None]:
-    """Let some virtual functions of a C++ object be another one."""
+    """Replace some virtual functions of a C++ object by another one."""
     word = ctypes.sizeof(ctypes.c_void_p)
     size = _BEFORE_TABLE + _TABLE
     table_of = ctypes.cast(thing, ctypes.POINTER(ctypes.c_void_p))
@@ -113,7 +113,7 @@ def _guards() -> Any:
 
 @contextlib.contextmanager
 def autocast(half: torch.dtype) -> Iterator[None]:
-    """Autocast as on a GPU: `torch.autocast` turns itself off where torch has no CUDA."""
+    """Apply autocast as on a GPU; `torch.autocast` disables itself without CUDA."""
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", half)
     torch.set_autocast_cache_enabled(True)
@@ -128,8 +128,8 @@ class Fakes:
     """Makes fakes of real or meta tensors; one tensor has one fake.
 
     Attributes:
-        mode: their fake tensor mode.
-        weights: the fakes of parameters and buffers, by id.
+        mode: fake tensor mode of the fakes.
+        weights: fakes of parameters and buffers by id.
     """
 
     def __init__(self, floats: torch.dtype, channels_last: bool) -> None:
@@ -176,12 +176,12 @@ class Fakes:
 
 @contextlib.contextmanager
 def replaced(record: Record, quiet: Callable[[], Any], half: torch.dtype | None) -> Iterator[None]:
-    """Make calls of fused kernels known, while the context lasts.
+    """Report calls of fused kernels inside the context.
 
     Args:
-        record: is told name, operands and results of such a call.
-        quiet: a context in which calls are not recorded.
-        half: what autocast lowers operands to; None without it.
+        record: function that receives name, operands and results of such a call.
+        quiet: context in which calls are not recorded.
+        half: dtype to which autocast lowers operands; None without autocast.
     """
     spelled_out = nn.functional.scaled_dot_product_attention
 

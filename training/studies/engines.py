@@ -1,15 +1,15 @@
-"""Image models in TensorRT on a T4: predicted by the rewrite of their kernels, families held out.
+"""Image models in TensorRT on a T4, predicted from their fused kernels, with families held out.
 
     python -m training.studies.engines --graphs GRAPHS [--data DATA] [--write] [--results STEM]
 
 DATA is the folder that holds `kecam_tensorrt`, GRAPHS the one that `dataset.raw_graphs` filled.
 The models of the table are Keras models; each is predicted by its twin in timm, whose parameters
-and multiply-accumulates agree. Every family of the table is left out in turn: its rows are
-predicted by offsets that the other families taught. Strength of the regularisation and groups of
-kernels were chosen while looking at these errors, so they are somewhat optimistic.
+and multiply-accumulates agree. Every family of the table is held out in turn: its rows are
+predicted with offsets fitted to the other families. The strength of the regularisation and the
+groups of kernels were chosen by these errors, which are therefore somewhat optimistic.
 
-Three columns: kernels of eager mode, of compiled mode and of the engine, each with offsets fitted
-for it; and the engine's without offsets, as the bare roofline of its kernels.
+Columns: kernels of eager mode, of compiled mode and of the engine, each with its own offsets; and
+those of the engine without offsets, that is their roofline.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Floats = NDArray[np.float64]
 DEVICE = "T4"
 PRECISION: Precision = "fp16"
 SAME_PARAMETERS, SAME_MACS = 0.1, 0.2
-"""How far a twin may be from its Keras model, relative."""
+"""Largest relative difference of a twin from its Keras model."""
 MORE_TWINS = {
     ("FlexiViT", "FlexiViTSmall"): "flexivit_small",
     ("FlexiViT", "FlexiViTBase"): "flexivit_base",
@@ -59,11 +59,13 @@ MORE_TWINS = {
 """Twins that the table does not name, by section and model."""
 UNITS = {"K": 1e3, "M": 1e6, "G": 1e9}
 PRIOR = (2.2, 1.4, 0.0025)
-"""Arithmetic, memory and ms of a layer that every group starts from: 45 % and 70 % of the peaks."""
+"""Prior of every group: factors of arithmetic and memory time (45 % and 70 % of the peaks), and ms
+per layer."""
 STRENGTH, SHARED = 0.3, 0.1
-"""What holds a group to the others, and all to the prior: one over a standard deviation, log."""
+"""Regularisation of a group towards the others, and of all towards the prior: inverse standard
+deviations of logs."""
 OUTLIER = 0.15
-"""Log error from which a row pulls with the same force, however far off it is."""
+"""Log error above which the pull of a row is constant (Huber loss)."""
 ROUNDS = 40
 DRAWS = 2000
 
@@ -73,9 +75,9 @@ class Parts:
     """Kernels of one model on the device.
 
     Attributes:
-        group: position in GROUPS, shape (K,).
-        compute_ms, memory_ms: at peak rates, shape (K,).
-        layers: kernels of each group, shape (G,).
+        group: positions in GROUPS, shape (K,).
+        compute_ms, memory_ms: times at peak rates, shape (K,).
+        layers: number of kernels of each group, shape (G,).
     """
 
     group: NDArray[np.int64]
@@ -107,8 +109,8 @@ class Row:
     Attributes:
         family: section of the table.
         model: twin in timm, with its image size.
-        ms: measured.
-        parts: times of its kernels by the way they are made.
+        ms: measured latency.
+        parts: kernels by way of execution.
     """
 
     family: str
@@ -125,7 +127,7 @@ WAYS: dict[str, Callable[[Any], Sequence[Kernel]]] = {
 
 
 def read_rows(table: pd.DataFrame, graphs: Path) -> tuple[list[Row], Counter[str]]:
-    """Return the rows whose twin has a graph, and how many others there are, by reason."""
+    """Return the rows whose twin has a graph, and the number of others by reason."""
     view, rows, left_out = DeviceView.of(find(DEVICE)), [], Counter[str]()
     seen: set[tuple[str, float]] = set()
     for record in table.to_dict("records"):
@@ -155,7 +157,7 @@ def read_rows(table: pd.DataFrame, graphs: Path) -> tuple[list[Row], Counter[str
 
 
 def number(text: str) -> float:
-    """Return the number that the table writes as "17.61G"."""
+    """Parse a number of the table, such as "17.61G"."""
     text = str(text).strip()
     unit = UNITS.get(text[-1:])
     return float(text[:-1]) * unit if unit else float(text)
@@ -164,8 +166,8 @@ def number(text: str) -> float:
 def fit(rows: Sequence[Row], way: str) -> Floats:
     """Return the offsets of all groups: arithmetic, memory, ms of a layer, shape (3, G).
 
-    Families weigh the same, whatever the number of their rows. Which side of its roofline a kernel
-    is on follows from the offsets, so both are found in turn.
+    Families have equal weight, whatever the number of their rows. Which side of its roofline a
+    kernel is on follows from the offsets, so both are determined in turn.
     """
     size = len(GROUPS)
     measured = np.log([row.ms for row in rows])
@@ -194,7 +196,7 @@ def fit(rows: Sequence[Row], way: str) -> Floats:
 
 
 def predicted_ms(row: Row, way: str, offsets: Floats) -> float:
-    """Return the latency of a model with some offsets."""
+    """Return the latency of a model with given offsets."""
     parts = row.parts[way]
     work = parts.summed(offsets[0], offsets[1])
     return float(np.concatenate([work, parts.layers]) @ offsets.ravel())
@@ -221,7 +223,7 @@ def summary(rows: Sequence[Row], off: Floats) -> list[str]:
 
 
 def spread(rows: Sequence[Row], off: Floats) -> tuple[float, float, float]:
-    """Return how far the median goes if families are drawn again, and what intervals hold.
+    """Return the bootstrap range of the median over families, and the coverage of intervals.
 
     Returns:
         Ends of the range, in percent, of 90 % of the medians over families drawn with replacement;

@@ -1,4 +1,4 @@
-"""Attention as one call of a library: a torch without CUDA would spell it out."""
+"""Attention as one library call, which a torch without CUDA would decompose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = "attention(Tensor query, Tensor key, Tensor value, Tensor? mask) -> Ten
 
 @cache
 def _operator() -> Any:
-    """Declare the operator once: shapes, and that inductor calls a library for it."""
+    """Declare the operator once, with its shapes and as a library call for inductor."""
     library = torch.library.Library("dippm_studies", "DEF")
     library.define(SCHEMA)
     _KEPT.append(library)
@@ -38,15 +38,15 @@ def _operator() -> Any:
 
 
 _KEPT: list[torch.library.Library] = []
-"""A library forgets its operators when it is collected."""
+"""Libraries, kept alive because a collected library forgets its operators."""
 
 
 @contextlib.contextmanager
 def attention_as_one_call(half: torch.dtype | None) -> Iterator[None]:
-    """Make attention one call while the context lasts, also what inductor recognises as such.
+    """Make attention one call inside the context, also where inductor recognises it.
 
     Args:
-        half: what autocast lowers operands to; None without it.
+        half: dtype to which autocast lowers operands; None without autocast.
     """
     operator = _operator()
     spelled_out = nn.functional.scaled_dot_product_attention

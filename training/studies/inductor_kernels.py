@@ -1,4 +1,4 @@
-"""`compiled`: what inductor makes of a module for a GPU, without GPU and Triton.
+"""`compiled`: the kernels that inductor schedules for a module on a GPU, without GPU and Triton.
 
 The module is traced on fake CUDA tensors, lowered and scheduled as on a GPU of `PROPERTIES`; where
 code would be generated, the groups that the scheduler fused are written down instead. This reads
@@ -42,7 +42,7 @@ PROPERTIES = DeviceProperties(
     max_threads_per_block=1024,
     warp_size=32,
 )
-"""Of an A100: the scheduler splits reductions by its multiprocessors."""
+"""Properties of an A100: the scheduler splits reductions by the number of multiprocessors."""
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation")
 
 
@@ -55,16 +55,15 @@ class CompiledKernel:
             or generated code: a "reduction" if a member reduces, else "pointwise".
         origins: the aten operators that it runs, by name, sorted.
         members: nodes of the scheduler that were fused to it.
-        read_bytes: weights included; of a buffer the elements that are read, once.
-        weight_bytes: the part of `read_bytes` that parameters are, and what was computed from
-            them alone.
-        write_bytes: what others read; what only members read stays in registers.
-        shape: of what it iterates over, reduced axes last.
-        reads: buffers that it reads.
-        writes: buffers that it writes.
-        takes: what each of `writes` occupies, in bytes: of a part of a concatenation the whole.
-        held_by: for each of `writes` and of `reads` that lies in another buffer, the two names.
-        overwrites: buffers that it reads last and that a result of it may take the place of.
+        read_bytes: bytes that are read, weights included; each element counts once.
+        weight_bytes: part of `read_bytes` that is parameters, or computed from parameters alone.
+        write_bytes: bytes that other kernels read; those that only members read stay in registers.
+        shape: iteration space, reduced axes last.
+        reads: buffers that are read.
+        writes: buffers that are written.
+        takes: bytes that each of `writes` occupies; for a part of a concatenation all of it.
+        held_by: names of buffer and parent for each of `writes` and `reads` inside another buffer.
+        overwrites: buffers that it reads last and that one of its results may replace.
     """
 
     kind: CompiledKind
@@ -86,10 +85,10 @@ class CompiledForward:
     """A compiled forward.
 
     Attributes:
-        kernels: in execution order.
-        graphs: of dynamo that launch something.
-        results: buffers that the caller gets.
-        input_bytes: of the arguments that are no parameters.
+        kernels: kernels in execution order.
+        graphs: number of graphs of dynamo that launch something.
+        results: buffers that are returned.
+        input_bytes: bytes of the arguments, without parameters.
     """
 
     kernels: tuple[CompiledKernel, ...]
@@ -104,13 +103,13 @@ def compiled(
     precision: TracedPrecision = "amp",
     channels_last: bool = False,
 ) -> CompiledForward:
-    """Return what a compiled forward launches and keeps.
+    """Return the launches and buffers of a compiled forward pass.
 
     Args:
-        module: on any device, "meta" too; its tensors are replaced by fakes for good.
-        inputs: by name, "" for the first positional one, or in order.
+        module: module on any device, "meta" too; its tensors are permanently replaced by fakes.
+        inputs: tensors by name, "" for the first positional one, or in order.
         precision: "fp32", "fp16" (weights too) or "amp" (autocast to float16).
-        channels_last: images and weights of rank 4 are held so.
+        channels_last: whether images and weights of rank 4 are stored channels last.
 
     Raises:
         Exception: whatever torch.compile raises.
@@ -164,7 +163,7 @@ def _as_on_a_gpu() -> Iterator[None]:
 
 
 def _order_of_cudnn(image: torch.Tensor, weight: torch.Tensor, _: Any) -> torch.memory_format:
-    """Return in which order cuDNN writes: channels last if image or weights come so."""
+    """Return the layout of cuDNN's result: channels last if image or weights are."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
     if last is None:
         return torch.contiguous_format
@@ -182,7 +181,7 @@ class _Scheduled(Exception):  # noqa: N818
 
 
 def _scheduled(graph: Any, given: Any) -> CompiledForward:
-    """Return what one graph of dynamo becomes; it has no kernels if it launches nothing."""
+    """Return the schedule of one graph of dynamo, without kernels if it launches nothing."""
     weights: set[str] = set()
     found = CompiledForward((), 0, (), 0.0)
 
@@ -276,7 +275,7 @@ def _parts(out: Any) -> list[tuple[str, Any]]:
 
 
 def _holder(name: str, graph: Any) -> str:
-    """Return the buffer that a buffer lies in: parts of a concatenation are written in place."""
+    """Return the buffer that contains a buffer: parts of a concatenation are written in place."""
     buffer = graph.try_get_buffer(name)
     layout = getattr(buffer, "layout", None)
     if isinstance(layout, ir.NonOwningLayout):
@@ -287,7 +286,7 @@ def _holder(name: str, graph: Any) -> str:
 
 
 def _overwritten(node: Any, graph: Any) -> set[str]:
-    """Return buffers that generated code reads point by point as it writes a result as large."""
+    """Return buffers that generated code reads point by point for a result of equal size."""
     if isinstance(node, scheduler.ExternKernelSchedulerNode):
         return set()
     written = {

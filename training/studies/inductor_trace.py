@@ -1,4 +1,4 @@
-"""Our compiled kernels beside what torch.compile makes for a GPU, model by model.
+"""Our compiled kernels compared with those that torch.compile schedules for a GPU, by model.
 
     python -m training.studies.inductor_trace resnet18 torchvision:swin_t transformers:bert --list
 
@@ -101,7 +101,7 @@ def their_lines(kernels: Iterable[CompiledKernel]) -> list[Line]:
 def schedule_of(
     spec: str, batch: int, precision: TracedPrecision, channels_last: bool, cache: Path
 ) -> CompiledForward:
-    """Return what inductor makes of a model, from the cache if it is there."""
+    """Return inductor's schedule of a model, from the cache if present."""
     order = "nhwc" if channels_last else "nchw"
     path = cache / f"{stem_of(spec)}.{batch}.{precision}.{order}.inductor.json.gz"
     if not path.is_file():
@@ -133,7 +133,7 @@ def main(
     results: options.Results = None,
     summary: options.Summary = False,
 ) -> None:
-    """Print kernels and bytes by kind, ours beside inductor's."""
+    """Print kernels and bytes by kind, ours and inductor's."""
     warnings.filterwarnings("ignore")
     known = cast(TracedPrecision, precision)
     comparison = Comparison(KINDS, "kind", "inductor", listed=listed, summary=summary)

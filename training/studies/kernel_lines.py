@@ -1,4 +1,4 @@
-"""Two lists of kernels side by side: lines, sums by class, and which class is off in a model."""
+"""Two lists of kernels side by side: lines, sums by class, and classes that differ in a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import log
 
 MATTERS, OFF = 0.02, 0.2
-"""A class matters in a model from this share of its bytes, and is off beyond this ratio."""
+"""Least share of a model's bytes at which a class counts, and ratio from which it differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +15,10 @@ class Line:
     """A kernel of either list.
 
     Attributes:
-        kind: its class; casts of parameters are "cast (weights)".
-        launches: kernels.
-        read_bytes, write_bytes: weights included.
-        text: what else to show.
+        kind: kernel class; casts of parameters are "cast (weights)".
+        launches: number of kernels.
+        read_bytes, write_bytes: bytes read and written, weights included.
+        text: further text to show.
     """
 
     kind: str
@@ -36,11 +36,11 @@ class Line:
 Totals = Mapping[str, tuple[float, float]]
 """Kernels and bytes by class."""
 Pair = tuple[Totals, Totals]
-"""Ours, and what it is held against."""
+"""Our totals, and those that they are compared with."""
 
 
 def sizes_of(shape: Iterable[int]) -> str:
-    """Return a shape in words, "4x64x7x7"."""
+    """Return a shape as text, "4x64x7x7"."""
     return "x".join(map(str, shape))
 
 
@@ -65,19 +65,19 @@ def summed(values: Iterable[tuple[float, float]]) -> tuple[float, float]:
 
 
 def distance(pair: Pair) -> float:
-    """Return how far the bytes of two lists are apart, as |log ratio|."""
+    """Return the difference of the bytes of two lists as |log ratio|."""
     ours, theirs = (sum_all(side)[1] for side in pair)
     return abs(log(ours / theirs))
 
 
 def is_off(kind: str, pair: Pair) -> bool:
-    """Return whether a class matters in a model and its bytes differ much."""
+    """Return whether a class counts in a model and its bytes differ much."""
     a, b = (side.get(kind, (0.0, 0.0))[1] for side in pair)
     return max(a, b) > MATTERS * sum_all(pair[1])[1] and abs(log((a + 1) / (b + 1))) > OFF
 
 
 def gaps(pair: Pair) -> dict[str, float]:
-    """Return by class how many bytes ours has more, as a share of all bytes, the largest first."""
+    """Return the excess of our bytes by class as shares of all bytes, the largest first."""
     ours, theirs = pair
     total = sum_all(theirs)[1]
     found = {

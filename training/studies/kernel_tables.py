@@ -20,12 +20,12 @@ from training.studies.kernel_lines import (
 Found = Mapping[str, Pair]
 """Both lists by model."""
 SHOWN = 0.005
-"""Differences below this share of a model's bytes are not named."""
+"""Least difference that is named, as a share of a model's bytes."""
 WORST = 40
 
 
 def class_rows(kinds: Sequence[str], pairs: Sequence[Pair]) -> list[list[str]]:
-    """Return kernels and bytes by class, summed over models; the last row is of all classes."""
+    """Return kernels and bytes by class, summed over models; the last row has all classes."""
     rows = []
     for kind in kinds:
         if not any(kind in side for pair in pairs for side in pair):
@@ -68,7 +68,7 @@ def terminal_table(title: str, names: Sequence[str], rows: Sequence[Sequence[str
 
 
 def shares(found: Found) -> str:
-    """Return how many models are how near, in words."""
+    """Return a sentence on how many models agree within which bounds."""
     ratios = sorted(sum_all(a)[1] / sum_all(b)[1] for a, b in found.values())
     near = {limit: sum(abs(r - 1) <= limit for r in ratios) for limit in (0.05, 0.1, 0.2)}
     counts = ", ".join(f"{n} within {limit:.0%}" for limit, n in near.items())
@@ -83,13 +83,13 @@ def shares(found: Found) -> str:
 def write_results(
     stem: Path, title: str, notes: Sequence[str], theirs: str, kinds: Sequence[str], found: Found
 ) -> None:
-    """Write `stem`.md for readers and `stem`.json with both sums of each model.
+    """Write `stem`.md, and `stem`.json with both sums of each model.
 
     Args:
         stem: path without its ending.
         title: title of the page.
         notes: paragraphs below the title, the command among them.
-        theirs: name of the list that ours is compared with.
+        theirs: name of the list for comparison.
         kinds: classes in the order of the table.
         found: both lists by model.
     """

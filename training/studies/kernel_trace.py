@@ -1,11 +1,11 @@
-"""Our list of kernels beside what eager PyTorch launches, model by model.
+"""Our list of kernels compared with the launches of eager PyTorch, by model.
 
     python -m training.studies.kernel_trace resnet50 torchvision:vit_b_16 transformers:bert --list
 
-PyTorch's side: the model runs on fake CUDA tensors under real autocast, and a dispatch mode writes
-down each call that launches something (`traced`). No GPU and no weights are needed. Traces and
-graphs stay in `--cache`, so that another run of the comparison needs neither torch's nor the
-converter's time; delete a file to renew it. `--list-of` names a file of models, one a line.
+PyTorch's side: the model runs on fake CUDA tensors under real autocast, and a dispatch mode records
+each call that launches something (`traced`). No GPU and no weights are needed. Traces and
+graphs stay in `--cache`, so that another run of the comparison repeats neither tracing nor
+conversion; delete a file to renew it. `--list-of` names a file of models, one per line.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def our_lines(
     channels_last: bool,
     optimizer: Optimizer | None = None,
 ) -> list[Line]:
-    """Return DIPPM's kernels in execution order: of inference, or of a step with an optimiser."""
+    """Return DIPPM's kernels in execution order, of inference or of a step with an optimiser."""
     if optimizer is None:
         table = KernelTable.of(graph, precision, channels_last=channels_last)
     else:
@@ -78,7 +78,7 @@ def our_lines(
 
 
 def traced_lines(kernels: Iterable[TracedKernel], *, in_parts: bool = False) -> list[Line]:
-    """Return PyTorch's calls in execution order; `in_parts` says which pass of a step in a kind."""
+    """Return PyTorch's calls in execution order; with `in_parts` kinds name the pass of a step."""
     return [
         Line(
             (f"{kernel.part}: " if in_parts else "")
@@ -108,7 +108,7 @@ def main(
     phase: Annotated[str, typer.Option(help="inference, or train: a step")] = "inference",
     optimizer: Annotated[str, typer.Option(help="of a step: sgd or adamw")] = "sgd",
 ) -> None:
-    """Print kernels and bytes by class, ours beside PyTorch's."""
+    """Print kernels and bytes by class, ours and PyTorch's."""
     warnings.filterwarnings("ignore")
     known, order = cast(TracedPrecision, precision), channels_last
     update = cast(Optimizer, optimizer) if phase == "train" else None

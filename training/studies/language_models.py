@@ -1,11 +1,11 @@
-"""Whole prompts and decode steps of language models against every measured row at hand.
+"""Prompts and decode steps of language models compared with all measured rows.
 
     python -m training.studies.language_models [--data-dir DIR] [--source NAME] [--host US]
 
 Steps are composed of single kernels, see `dippm.decide.language`. No decode step of these tables
-trained anything; the prompts of optimum-benchmark in half precision did (column "trained"). Where
-the host launches, its time per launch decides and is not recorded: it is taken from one group of
-rows (`--fit`, batch 1), which is left out of the errors, or given.
+was used in training; the prompts of optimum-benchmark in half precision were (column "trained").
+Where launches by the host limit a step, the time per launch is not recorded: it is fitted to one
+group of rows (`--fit`, batch 1), which is left out of the errors, or given.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from training.language.measured_steps import SOURCES, MeasuredStep
 from training.language.shapes import SHAPES
 
 FITTED_ON = ("llama-2-7b none", "llama2-70b a100-80gb", "llama2-70b h100-80gb")
-"""Groups whose rows at batch 1 tell the time of a launch, one for each GPU of a source."""
+"""Groups whose rows at batch 1 determine the launch time, one for each GPU of a source."""
 CONTEXTS = 5
 
 
@@ -85,7 +85,7 @@ class Held:
 
 
 def errors(held: Held, rows: Sequence[MeasuredStep]) -> list[dict[str, object]]:
-    """Return the relative errors of each row, with what the intervals hold."""
+    """Return the relative errors of each row, with the coverage of the intervals."""
     found = []
     for row in rows:
         one: dict[str, object] = {"row": row}
@@ -114,7 +114,7 @@ def errors(held: Held, rows: Sequence[MeasuredStep]) -> list[dict[str, object]]:
 
 
 def _timed_energy(held: Held, row: MeasuredStep) -> float:
-    """Return joules per token if a step takes as long as was measured, idle beside its kernels."""
+    """Return joules per token at the measured duration of a step, idle outside its kernels."""
     assert row.step_ms is not None
     passes = held.passes(row)
     done = Pass.decode(row.batch, row.prompt + row.generated // 2)
@@ -123,7 +123,7 @@ def _timed_energy(held: Held, row: MeasuredStep) -> float:
 
 
 def fitted_launch_us(hybrid: Hybrid, rows: Sequence[MeasuredStep]) -> float:
-    """Return the host time of a launch that rows at batch 1 tell, in µs."""
+    """Return the host time per launch in µs, fitted to rows at batch 1."""
     held = Held(hybrid, {row.device: 1.0 for row in rows})
     ratios = []
     for row in rows:

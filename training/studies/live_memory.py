@@ -1,4 +1,4 @@
-"""How much memory our liveness peak finds beside what PyTorch keeps alive, model by model.
+"""Our liveness peak compared with the memory that PyTorch keeps alive, by model.
 
     python -m training.studies.live_memory --graphs GRAPHS --out build/live_memory --sample 100
 
@@ -6,10 +6,10 @@ PyTorch's side: models run on fake tensors without gradients, in eager mode, and
 counts the storages that are alive, each rounded to 512 bytes as the caching allocator does. Weights
 are not counted. Under autocast the fakes are CUDA tensors (its lists differ from the CPU's).
 
-Graphs that come with the repository were exported before converters noted what a module's code
-holds; `--exported FOLDER` makes them anew, a few seconds each, and keeps them there.
+The graphs of the repository were exported before converters recorded which tensors a module's code
+holds; `--exported FOLDER` exports them again, in a few seconds each, and stores them there.
 
-A model's peaks are written as soon as they are known, so a second run does only what is missing.
+Peaks of a model are written at once, so that a second run computes only those that are missing.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from dippm.model.graph.model_graph import ModelGraph
 from training.studies.cuda_fakes import autocast, cuda_device
 
 BLOCK = 512
-"""Bytes that the caching allocator rounds every tensor up to."""
+"""Granularity of the caching allocator in bytes."""
 WITHIN = 0.05
 WORST = 10
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "amp")
 LAYERS = 4
-"""Layers of the language models: a peak does not depend on how many there are."""
+"""Number of layers of the language models; a peak does not depend on it."""
 LANGUAGE_MODELS = tuple(
     f"transformers:{name}@256"
     for name in (
@@ -78,7 +78,7 @@ RECORDED = (
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Most bytes of activations alive at once when PyTorch runs a model, or why it is not known."""
+    """Peak bytes of live activations when PyTorch runs a model, or why they are not known."""
 
     spec: str
     batch: int
@@ -91,8 +91,8 @@ class LiveBytes(TorchDispatchMode):
     """Counts the bytes of the storages that are alive.
 
     Attributes:
-        alive: now.
-        most: at once, at most.
+        alive: current number of bytes.
+        most: peak number of bytes.
     """
 
     def __init__(self, weights: Iterator[torch.Tensor]) -> None:
@@ -101,7 +101,7 @@ class LiveBytes(TorchDispatchMode):
         self._held = dict.fromkeys((t.untyped_storage()._cdata for t in weights), 0)
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Count the storage of a tensor, once, until nothing refers to it."""
+        """Count the storage of a tensor once, until it is freed."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._held:
@@ -124,7 +124,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Gives attention on fake CUDA tensors the result of a fused kernel, which no CPU build has."""
+    """Gives attention on fake CUDA tensors the result of a fused kernel, which CPU builds lack."""
 
     def __init__(self, half: torch.dtype) -> None:
         super().__init__()
@@ -142,11 +142,11 @@ class _FusedAttention(TorchFunctionMode):
 
 
 def torch_peak(module: nn.Module, inputs: dict[str, torch.Tensor], precision: Precision) -> int:
-    """Return the most bytes of activations that are alive at once in an eager forward.
+    """Return the peak bytes of live activations in an eager forward pass.
 
     Args:
-        module: on the meta device; its tensors are replaced by fakes.
-        inputs: by name, "" for the first positional one; only shapes and dtypes are read.
+        module: module on the meta device; its tensors are replaced by fakes.
+        inputs: tensors by name, "" for the first positional one; only shapes and dtypes are read.
         precision: "fp32", "fp16" (weights too) or an autocast.
     """
     device = torch.device("cuda", 0) if precision.startswith("amp") else torch.device("cpu")
@@ -242,7 +242,7 @@ def specs_in(graphs: Path) -> list[str]:
 
 
 def measure(spec: str, batch: int, precision: Precision) -> Peak:
-    """Return PyTorch's peak; a model that cannot be run so has the reason instead."""
+    """Return PyTorch's peak, or the reason why the model cannot be run."""
     try:
         module, inputs = module_of(spec, batch)
         return Peak(spec, batch, precision, torch_peak(module, inputs, precision))
@@ -252,7 +252,7 @@ def measure(spec: str, batch: int, precision: Precision) -> Peak:
 
 
 def ratios(peaks: Iterable[Peak], graphs: Path) -> dict[Peak, float]:
-    """Return ours / PyTorch's for each peak that is known and whose model has a graph."""
+    """Return the ratio to PyTorch's for each known peak of a model with a graph."""
     found = {}
     for peak in peaks:
         if peak.error:
@@ -267,7 +267,7 @@ def ratios(peaks: Iterable[Peak], graphs: Path) -> dict[Peak, float]:
 
 
 def tables(found: Mapping[Peak, float]) -> tuple[Table, Table]:
-    """Return the summary by precision, and the models that are worst."""
+    """Return the summary by precision, and the worst models."""
     summary = Table("precision", "n", "median", "p10", "p90", "within 5 %")
     for precision in PRECISIONS:
         ratio = np.array([r for peak, r in found.items() if peak.precision == precision])
@@ -304,7 +304,7 @@ def main(
     ] = None,
     record: Annotated[Path | None, typer.Option(help="where the tests' recording goes")] = None,
 ) -> None:
-    """Print ours / PyTorch's by precision and the worst models."""
+    """Print the ratios to PyTorch's peaks by precision, and the worst models."""
     vision = [spec for spec in specs_in(graphs) if not spec.startswith("transformers")]
     random.Random(0).shuffle(vision)
     specs = [*(vision[:sample] if sample else vision), *LANGUAGE_MODELS]

@@ -1,8 +1,8 @@
-"""Estimates for many GPUs against every row of the measured tables that has more than one.
+"""Estimates for many GPUs compared with all measured rows on more than one.
 
     python -m training.studies.many_gpus --data ../shared/data
 
-What is compared are ratios of n GPUs to one (or to the fewest) of the same table, for the tables'
+Compared are the ratios of n GPUs to one (or to the fewest) in the same table, because the tables'
 regimes differ from ours: pytorch-gpu-benchmark runs torch.nn.DataParallel on 12 images of each GPU,
 splitwise serves LLaMA-2 70B with shared products. Nothing is fitted to them.
 """
@@ -41,14 +41,14 @@ LLAMA = "llama-2-70b"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One measured ratio and ours.
+    """A measured ratio and our estimate.
 
     Attributes:
         table: table of the measurement.
-        where: group that rows are summed up by.
+        where: group of the row in the summary.
         gpus: number of GPUs of the row.
         measured: time over that of the fewest GPUs.
-        estimated: estimated value of the same.
+        estimated: estimate of `measured`.
     """
 
     table: str
@@ -61,7 +61,7 @@ class Compared:
 def one_process_rows(data: Path, loaded: LoadedPredictor) -> Iterator[Compared]:
     """Yield the rows of pytorch-gpu-benchmark on two GPUs and more.
 
-    One GPU is as measured; what is estimated is what the others add.
+    The time of one GPU is the measured one; the addition by others is estimated.
     """
     table = pytorch_gpu_benchmark.read(data / "pytorch_gpu_benchmark")
     table = table[table["precision"] != "fp64"]
@@ -89,7 +89,7 @@ def one_process_rows(data: Path, loaded: LoadedPredictor) -> Iterator[Compared]:
 def _added_ms(
     loaded: LoadedPredictor, graph: ModelGraph, sizes: tuple[list[int], list[int]], row: Any
 ) -> float:
-    """Return what further GPUs add to a step."""
+    """Return the time in ms that further GPUs add to a step."""
     device = find(row.gpu)
     precision = row.precision if row.precision in supported_precisions(device) else "fp32"
     host = host_of(HOSTS.get(row.gpu, OTHER_HOSTS))
@@ -117,7 +117,7 @@ def _added_ms(
 
 
 def _tensors(name: str) -> tuple[list[int], list[int]]:
-    """Return the elements of each parameter and of each buffer."""
+    """Return the number of elements of each parameter and of each buffer."""
     import torch
     import torchvision
 

@@ -1,15 +1,15 @@
-"""The sum of a model's measured operators beside its measured time: the thesis's own validation.
+"""The sum of a model's measured operators compared with its measured time, as in the thesis.
 
     python -m training.studies.measured_operators dataset/data/DEVICE [--results FILE]
 
-The folder is a set of ours with kernel tables: of each point one step was profiled after all
-timing, so every operator (on a GPU every kernel) of the very same network was measured, by part of
-the step. The rest of the time lies between them: dispatch and Python, on a GPU a device that waits
-for the host. The profiler makes small operators look longer, so a sum may exceed the whole. Shares
-are medians over models, in percent of the mean time of a step; "off" is the mean absolute error of
-the sum, "tenth" and "ninth" are its 10th and 90th percentile.
+The folder is a collected set with kernel tables: one step of each point was profiled after all
+timing, so that every operator (on a GPU every kernel) of the same network was measured, by part of
+the step. The remaining time lies between them: dispatch and Python, on a GPU a device that waits
+for the host. Profiling makes small operators slower, so a sum may exceed the whole. Shares are
+medians over models, in percent of the mean time of a step; "off" is the mean absolute error of the
+sum, "tenth" and "ninth" are its 10th and 90th percentile.
 
-Energy is counted for whole steps only: no counter tells that of an operator of some microseconds.
+Energy is measured for whole steps only: no counter resolves operators of some microseconds.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class MeasuredSums:
     """Models of one device, mode and phase; all but `n` in percent of the measured time.
 
     Attributes:
-        device: device that ran them.
+        device: device of the measurements.
         mode: "eager" or "compiled".
         phase: "inference" or "train".
-        n: points.
-        parts: operators of each part of the step, median.
-        operators: number of all of them.
-        tenth, ninth: 10th and 90th percentile of it.
-        between: time between the operators, median.
-        off: mean absolute error of the sum.
+        n: number of points.
+        parts: median time of the operators of each part of the step.
+        operators: median time of all operators.
+        tenth, ninth: 10th and 90th percentile of `operators`.
+        between: median time between the operators.
+        off: mean absolute error of the sum of operators.
     """
 
     device: str

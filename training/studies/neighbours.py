@@ -1,16 +1,15 @@
-"""Image models that share a slice of an A100 with copies of themselves, models held out.
+"""Image models that share a slice of an A100 with copies of themselves, with models held out.
 
     python -m training.studies.neighbours [--data DATA] [--write] [--results STEM]
 
 DATA is the folder that holds `parvagpu`: one to five clients of MPS on a slice, all with the same
 model and batch, in a loop that times the pass and the copy of its input. The shipped checkpoint
-predicts each client alone, whose rows are among those that it learned from; what neighbours do to
-it is fitted here, and every model is left out in turn.
+predicts each client alone, from rows that it was trained on; the effect of neighbours is fitted
+here, and every model is held out in turn.
 
-Each row counts twice, once with the predicted and once with the measured latency alone, so that the
-law carries the error of neither: "end to end" is the first, "slow-down" the second. Of what the law
-may look at, a table of several was tried while looking at these errors, so they are somewhat
-optimistic.
+Each row counts twice, once with the predicted and once with the measured latency alone, so that
+the errors of prediction and law can be told apart: "end to end" is the first, "slow-down" the
+second. The inputs of the law were chosen by these errors, which are therefore somewhat optimistic.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ DEVICE = "A100-80GB"
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 PROCESSES = range(1, 6)
 PARALLEL_GAIN = 1.35
-"""Processes that are together faster than the fastest batch alone by more than this: some of them
-had died at the end of the memory, and the others were counted for them."""
+"""Largest plausible throughput of several processes, relative to the fastest batch alone; above it
+some processes had run out of memory and died, but were counted."""
 START = NeighbourLaw(work=1.0, copy=1.0, corner=8.0)
 MOST_CORNER = 50.0
 OUTLIER = 0.1
-"""Log error from which a row pulls with the same force, however far off it is."""
+"""Log error above which the pull of a row is constant (Huber loss)."""
 SHIPPED = Path(dippm.__file__).parent / "estimate" / "models" / FILE
 
 
@@ -62,11 +61,11 @@ class Cell:
 
     Attributes:
         model: name of a model of torchvision.
-        mig: the slice.
-        batch: samples.
-        load: predicted.
+        mig: name of the slice.
+        batch: samples per pass.
+        load: predicted load of a process.
         log_half_width: half width of the 90 % interval of its predicted latency alone.
-        measured_ms: latency of each process by how many there are.
+        measured_ms: latency of each process by the number of processes.
     """
 
     model: str
@@ -82,7 +81,7 @@ class Rows:
     """Rows with neighbours as arrays, one entry each, all of shape (R,).
 
     Attributes:
-        model: names.
+        model: names of the models.
         processes: number of processes on the slice, 2 to 5.
         alone_ms: latency alone, predicted.
         filled_ms, copy_ms: load of a process, see `Load`.
@@ -116,16 +115,16 @@ class Rows:
         return cls(np.array(names), *(np.array(column, np.float64) for column in columns))
 
     def chosen(self, which: NDArray[np.bool_]) -> Rows:
-        """Return some of them."""
+        """Return a selection of the rows."""
         return Rows(*(getattr(self, name)[which] for name in self.__slots__))
 
     def log_error(self, law: NeighbourLaw, *, alone: str) -> Floats:
         """Return log of predicted over measured latency, shape (R,).
 
         Args:
-            law: that predicts.
-            alone: "predicted" or "measured": the latency alone that it starts from. From the
-                measured one, all of the load is scaled as that is.
+            law: law of the predictions.
+            alone: latency alone to start from, "predicted" or "measured"; with the measured one
+                the whole load is scaled accordingly.
         """
         start = self.alone_ms if alone == "predicted" else self.measured_alone_ms
         scale = start / self.alone_ms
@@ -139,7 +138,7 @@ class Rows:
 
 
 def read_cells(data: Path, loaded: LoadedPredictor) -> tuple[list[Cell], int]:
-    """Return what was measured with what is predicted, and how many rows were left out."""
+    """Return measurements with predictions, and the number of omitted rows."""
     table = parvagpu.read(data / "parvagpu")
     wrong = _some_died(table)
     table = table[~wrong]
@@ -159,7 +158,7 @@ def read_cells(data: Path, loaded: LoadedPredictor) -> tuple[list[Cell], int]:
 
 
 def _some_died(table: pd.DataFrame) -> pd.Series:
-    """Tell the rows in which fewer processes ran than were started."""
+    """Return the rows in which fewer processes ran than were started."""
     rate = 1e3 * table["batch"] / table["latency_ms"]
     alone = table["processes_mps"] == 1
     place = [table["model"], table["mig_profile"]]
@@ -168,7 +167,7 @@ def _some_died(table: pd.DataFrame) -> pd.Series:
 
 
 def conditions(mig: str, batch: int) -> Conditions:
-    """Return those of the table."""
+    """Return the conditions of the table."""
     return Conditions(
         device=find(DEVICE), batch=batch, precision="tf32", timer="wall+copy", mig=mig,
         autograd=True,
@@ -176,7 +175,7 @@ def conditions(mig: str, batch: int) -> Conditions:
 
 
 def fit(rows: Rows) -> NeighbourLaw:
-    """Return the law of some rows; models weigh the same, whatever the number of their rows."""
+    """Fit the law to some rows; models have equal weight, whatever the number of their rows."""
     count = Counter(rows.model.tolist())
     weight = np.array([1 / np.sqrt(count[name]) for name in rows.model.tolist()])
     weight /= np.sqrt((weight**2).mean())
@@ -194,7 +193,7 @@ def fit(rows: Rows) -> NeighbourLaw:
 
 
 def held_out(rows: Rows) -> dict[str, Floats]:
-    """Return log errors of all rows by what they start from, each model by the others' law."""
+    """Return log errors of all rows by starting latency, each model by the law of the others."""
     found = {alone: np.zeros(len(rows.model)) for alone in ("predicted", "measured")}
     for name in sorted(set(rows.model.tolist())):
         own = rows.model == name
@@ -205,9 +204,9 @@ def held_out(rows: Rows) -> dict[str, Floats]:
 
 
 def within(rows: Rows, off: dict[str, Floats]) -> tuple[float, float]:
-    """Return the share of rows that 90 % intervals hold, of the slow-down and end to end.
+    """Return the coverage of 90 % intervals, of the slow-down and end to end.
 
-    Of each model the width of the slow-down is that of the others; end to end it is joined with
+    The width of a model's slow-down is that of the other models; end to end it is combined with
     that of the prediction alone.
     """
     slow, whole = [], []
@@ -221,7 +220,7 @@ def within(rows: Rows, off: dict[str, Floats]) -> tuple[float, float]:
 
 
 def memory_cells(data: Path, loaded: LoadedPredictor) -> pd.DataFrame:
-    """Return for each point of the table's grid whether it ran, and what `dippm.share` would say.
+    """Return for each point of the table's grid whether it ran, and the verdict of `dippm.share`.
 
     The loop keeps the last result while it computes the next, and with it all that was saved for
     gradients, so that each client needs that twice.
@@ -338,7 +337,7 @@ def main(
 
 
 def digest(cells: Sequence[Cell], memory: pd.DataFrame) -> dict[str, Any]:
-    """Return what the figures can be worked out from without the table."""
+    """Return the data from which the figures can be computed without the table."""
     counted = memory.groupby(["ran", "feasible"]).size()
     return {
         "cells": [

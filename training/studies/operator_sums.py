@@ -1,26 +1,25 @@
-"""The sum of a model's operators beside the whole model, with the part that is missing by name.
+"""The sum of a model's operators compared with the whole model, with the difference by cause.
 
     python -m training.studies.operator_sums WORK [--results training/studies/results/X.json]
 
-WORK is the folder with `held_out.parquet` that `training.hybrid.train` wrote. The question is the
-thesis's: how much of a network's time is the sum of its operators, each by itself? The operators
-are predicted by fits that saw neither the architecture (S1) nor its family (S2), the network is
-measured:
+WORK is the folder with `held_out.parquet` that `training.hybrid.train` wrote. The question is that
+of the thesis: which share of a network's time is the sum of its single operators? The operators are
+predicted by fits without the architecture (S1) or its family (S2), the network is measured:
 
     measured = operators − fusion + host + left over
 
 operators   Σ of the predicted times of all kernels as eager PyTorch launches them
-fusion      what torch.compile saves of them: Σ of the eager kernels less Σ of the compiled ones,
-            both predicted; 0 for a model that runs eagerly
-host        what the wall shows beyond the kernels: launches that the GPU waits for
-left over   what the prediction does not explain
+fusion      time that torch.compile saves: Σ of the eager kernels minus Σ of the compiled ones, both
+            predicted; 0 for a model in eager mode
+host        wall time beyond the kernels: launches that the GPU waits for
+left over   time that the prediction does not explain
 
 Shares are of the measured time, means over models, so they add up; "off" is the mean absolute
 error in percent, of the operators alone and of the whole prediction. Rows timed with the copy of
-the input are left out, and those that the host decides so far that kernels cannot be told from it.
-The law is fitted to sums of whole models as well as to single operators, so that sums agree in the
-mean is no finding; their spread, the part of the host and what fusion saves are. For operators
-that were measured see `measured_operators`. The forward pass and its time alone: no public table
+the input are left out, and those in which the time of the host hides that of the kernels. The law
+is fitted to sums of whole models as well as to single operators: that sums agree in the mean is not
+a result; their spread, the part of the host and the time saved by fusion are. For measured
+operators see `measured_operators`. The forward pass and its time alone: no public table
 has the backward pass of single operators, or the power of a network beside that of its operators.
 """
 
@@ -45,7 +44,7 @@ SPLITS = {"S1": "architecture never seen", "S2-10": "family never seen"}
 KEY = ["split", "gpu", "mig", "precision", "layout", "timer", "architecture", "model", "batch"]
 FEWEST = 20
 HIDDEN = 1e-6
-"""Where the host takes all but this share of the latency, the kernels below cannot be told."""
+"""Share of the kernels in the latency below which their time is hidden by that of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,13 @@ class Sums:
     """Models of one GPU, mode and split; all but `n` in percent of the measured time.
 
     Attributes:
-        question: property that the fits had not seen.
-        gpu: with its slice, if it is one.
+        question: property that was held out of the fits.
+        gpu: GPU, with its slice if any.
         mode: "eager" or "compiled".
-        n: models with their conditions.
+        n: number of models under their conditions.
         operators, fusion, host, left_over: means of the parts.
         operators_off: mean absolute error of the operators alone.
-        whole_off: error of the whole prediction.
+        whole_off: mean absolute error of the whole prediction.
     """
 
     question: str

@@ -1,4 +1,4 @@
-"""Options that studies of kernels share."""
+"""Shared options of the studies of kernels."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Whole pipelines against what users of Stable Diffusion 1.x reported.
+"""Pipelines compared with the reports of users of Stable Diffusion 1.x.
 
     python -m training.studies.pipelines --data ../shared/data
 
 A report is a run of 10, 20 or 50 steps at 512 x 512 with guidance, in half precision: steps times
-images over its wall time, text encoder, decoder, scheduler and the web interface included. What
-stands here is the rate at their 80 % quantile, of the GPUs with most reports. The reports taught
-the checkpoint what a call of the U-Net takes, so this is no test of it: it shows what is left out
-between the stages.
+images over its wall time, text encoder, decoder, scheduler and the web interface included. The
+table has the 80 % quantile of their rates, for the GPUs with most reports. The checkpoint was
+trained on these reports for calls of the U-Net, so this is not a test of it: it shows the time that
+is omitted between the stages.
 """
 
 from __future__ import annotations

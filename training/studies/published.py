@@ -1,4 +1,4 @@
-"""Predictions beside what others published of whole models: nothing of it ever trained or chose.
+"""Predictions compared with published rates of whole models, which were never used in training.
 
     python -m training.studies.published [--results STEM]
 
@@ -6,9 +6,9 @@
 those that diffusers 0.17 keeps of the U-Net of Stable Diffusion 1.5 in PyTorch 2.0, iterations of
 the whole pipeline, of which the U-Net is nearly all. Rates are means over a data set or an image,
 loader and scheduler included, so a few percent of them are not the model's. The U-Net takes two
-samples for each image. Which A100 diffusers ran on is not said; 80 GB are taken.
+samples for each image. The memory of the A100 of diffusers is not stated; 80 GB are assumed.
 
-Points whose latency the host decides are told apart: the machine that launched is not known.
+Points whose latency is limited by the host are summed separately: their host is not known.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ NOTE = "`python -m training.studies.published --results training/studies/results
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """One published figure and ours.
+    """A published figure and our prediction.
 
     Attributes:
         source, model, gpu, precision, mode, batch: point of the row.
         published_ms: time of a batch, from the published rate.
-        predicted_ms: ours.
-        low_ms, high_ms: our interval of 90 %.
-        host_share: share of launches in our latency.
+        predicted_ms: our prediction of the same.
+        low_ms, high_ms: 90 % interval of our prediction.
+        host_share: share of launches in our predicted latency.
     """
 
     source: str
@@ -104,7 +104,7 @@ def unet(batch: int) -> ModelGraph:
 
 
 def compared(rows: pd.DataFrame) -> Iterator[Beside]:
-    """Yield each figure beside its prediction."""
+    """Yield each figure with its prediction."""
     loaded = dippm.load()
     graphs: dict[tuple[str, int], ModelGraph] = {}
     for row in track(list(rows.itertuples()), "published figures"):
@@ -137,7 +137,7 @@ def compared(rows: pd.DataFrame) -> Iterator[Beside]:
 
 
 def summed(found: pd.DataFrame) -> pd.DataFrame:
-    """Return errors by source, GPU and precision, of points that the device decides, and others."""
+    """Return errors by source, GPU and precision, separately for points limited by the host."""
     error = np.log(found["predicted_ms"] / found["published_ms"])
     inside = found["published_ms"].between(found["low_ms"], found["high_ms"])
     tried = found.assign(
@@ -159,7 +159,7 @@ def summed(found: pd.DataFrame) -> pd.DataFrame:
 def main(
     results: Annotated[Path | None, typer.Option(help="stem of result files to write")] = None,
 ) -> None:
-    """Print errors against published figures."""
+    """Print the errors relative to published figures."""
     found = pd.DataFrame(asdict(one) for one in compared(figures()))
     lines = summed(found)
     table = Table(*lines.columns, title="against published figures, percent")

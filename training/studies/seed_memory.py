@@ -1,11 +1,11 @@
-"""D3.5's table 4 beside ours: memory of forward passes that ran without `torch.no_grad`.
+"""D3.5's table 4 compared with our predictions: memory of forward passes without `torch.no_grad`.
 
     python -m training.studies.seed_memory --graphs GRAPHS [--checkpoint C]
 
-PyTorch keeps then what a backward pass would need: `autograd=True`. The whole that D3.5 measured
-stands beside the prediction as a user gets it, with the smallest of D3.5's four slices that each
-needs: by Eq. 2 of what was measured, by the 99 % bound of ours. `--context-mb` states the context;
-that of D3.5's installation follows from its own rows and stands below the table.
+Such a pass keeps the tensors of a backward pass: `autograd=True`. D3.5's measured memory is listed
+with the prediction that a user gets, and with the smallest of D3.5's four slices for each: by Eq. 2
+of the measurement, by the 99 % bound of the prediction. `--context-mb` states the context; that of
+D3.5's installation follows from its own rows and is printed below the table.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class SeedRow:
 
     Attributes:
         model: name in D3.5.
-        batch: samples.
+        batch: samples per pass.
         predicted_mb: memory that D3.5 predicted.
         measured_mb: memory that D3.5 measured.
-        under_autograd: our prediction of the same pass.
-        under_no_grad: our prediction of the pass as it should be run.
+        under_autograd: our prediction of this pass.
+        under_no_grad: our prediction of the pass under `torch.no_grad`.
     """
 
     model: str
@@ -71,7 +71,7 @@ class SeedRow:
 
     @property
     def context_mb(self) -> float:
-        """What was measured beyond the allocator's part of our prediction."""
+        """Measured memory beyond the allocator's part of our prediction, in MiB."""
         parts = self.under_autograd.memory_parts
         assert parts is not None
         return self.measured_mb - parts.reserved_mb
@@ -80,7 +80,7 @@ class SeedRow:
 def seed_rows(
     graphs: GraphStore, checkpoint: Path | None, context_mb: str | None = None
 ) -> list[SeedRow]:
-    """Return every row of table 4 with our predictions, asked as a user asks."""
+    """Return every row of table 4 with our predictions, as a user gets them."""
     table = pd.read_csv(SEED_TABLE)
     loaded = dippm.load(checkpoint, device=SEED_DEVICE)
     found = []

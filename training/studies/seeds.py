@@ -1,16 +1,16 @@
-"""How far the default predictor's errors depend on the seed of its learners.
+"""Dependence of the default predictor's errors on the seed of its learners.
 
     python -m training.studies.seeds --data DATA --graphs GRAPHS --work WORK
 
-WORK is the folder that `training.hybrid.train` kept its fits in: seed 0 of every fold is there, so
-only the other seeds are fitted. Every fit is kept, and results are written after each split beside
-those of other splits that the same checkpoint has (`--split S1` does one alone), so the command can
+WORK is the folder of the fits of `training.hybrid.train`: it has seed 0 of every fold, so that only
+the other seeds are fitted. Every fit is stored, and results are written after each split together
+with those of other splits of the same checkpoint (`--split S1` runs one alone), so the command can
 be interrupted and repeated. The weight of the network in the mean is that of the checkpoint. A row
-is predicted with the terms of its own table, which a question lacks: it is the seed that is looked
-at. A line says, for a table and a split, the errors' mean over seeds with the least and the
+is predicted with the terms of its own table, which a user does not have, because only the seed is
+studied. A line has, for a table and a split, the mean error over seeds with the least and the
 largest, a 95 % interval of the mean by bootstrap over architectures (all seeds of an architecture
-go together), and the errors of the mean of as many seeds as the checkpoint has members, which is
-what ships.
+go together), and the errors of the mean of as many seeds as the checkpoint has members, as it is
+shipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from training.hybrid.train import SEEDS as MEMBERS
 from training.hybrid.train import runner_of
 
 Seeds = tuple[int, ...]
-"""One alone, or those whose predictions are averaged in the log."""
+"""A single seed, or several whose predictions are averaged in the log."""
 SEEDS = (0, 1, 2)
 COMPARED: tuple[Seeds, ...] = (*((seed,) for seed in SEEDS), MEMBERS)
 COMPARED_ON = ("S2-10", "S1", "S0")
@@ -59,7 +59,7 @@ def main(
     processes: Annotated[int | None, typer.Option(help="fits at once; one per core")] = None,
     out: Annotated[Path, typer.Option(help="folder of seeds.json and .md")] = RESULTS,
 ) -> None:
-    """Fit what is missing, then write both files."""
+    """Fit the missing seeds, then write both files."""
     unknown = set(split or ()) - set(SPLITS)
     if unknown:
         raise typer.BadParameter(f"no split {', '.join(unknown)}; there are {', '.join(SPLITS)}")
@@ -82,9 +82,9 @@ def seed_lines(
     """Return a line for each stratum that has rows: errors in percent, means over seeds.
 
     Args:
-        examples: that positions in held-out rows count in.
-        held_out_sets: predictions on one split, of each seed alone and of MEMBERS together.
-        strata: rows that belong in one line.
+        examples: examples that positions in held-out rows refer to.
+        held_out_sets: predictions on one split, by each seed alone and by MEMBERS together.
+        strata: groups of rows, one line each.
     """
     found = []
     split = SPLITS[held_out_sets[MEMBERS].split]
@@ -134,10 +134,10 @@ def write(
     """Write lines to `seeds.json` and `seeds.md` of a folder, in place of those of their split.
 
     Args:
-        out: the folder.
+        out: folder of the files.
         checkpoint: name and version; lines of another one are dropped.
-        lines: of `seed_lines`.
-        steps: optimiser steps of each network.
+        lines: lines of `seed_lines`.
+        steps: number of optimiser steps of each network.
     """
     out.mkdir(parents=True, exist_ok=True)
     path, new = out / "seeds.json", {line["split"] for line in lines}

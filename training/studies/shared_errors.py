@@ -1,11 +1,11 @@
-"""How far errors of one model go together from GPU to GPU: what a choice between GPUs depends on.
+"""Correlation of a model's errors between GPUs, which a choice between GPUs depends on.
 
     python -m training.studies.shared_errors WORK [--results training/studies/results/X.json]
 
 WORK is the folder with `held_out.parquet` that `training.hybrid.train` wrote. Log errors of the
 same model, batch, precision, mode and layout on two places, each over the standard deviation that
 its interval states, are paired; "shared" is their correlation by ranks (2 sin(π ρ / 6), as of a
-normal copula: single wild errors do not decide it) with a 95 % interval over architectures. Pairs
+normal copula, which is robust to outliers) with a 95 % interval over architectures. Pairs
 are of
 
     measured    two GPUs that train, the architecture held out on both (S1)
@@ -14,10 +14,10 @@ are of
     one new     one of S1 and one of S3a
     slices      two slices of one GPU (S1)
 
-"covered" is how many ratios of the two measured times lie in the 90 % interval that the two
-predictions imply if the errors share as much as `dippm.decide.choice.probability` says, and "apart"
-if they shared nothing. "sure" and "right" compare the probability that the place with the smaller
-prediction is really the faster one with how often it is.
+"covered" is the share of ratios of the two measured times in the 90 % interval that the two
+predictions imply with the correlation of `dippm.decide.choice.probability`, and "apart" the same
+without correlation. "sure" and "right" compare the probability that the place with the smaller
+prediction is the faster one with its observed frequency.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the errors of pairs have in common.
+    """Correlation of the errors of pairs.
 
     Attributes:
         kind: see the top of this module.
         places: the two GPUs, or the GPU whose slices they are; "all" for every pair of a kind.
-        n: pairs.
-        architectures: different ones.
-        shared: correlation.
-        low, high: its 95 % interval.
-        covered: share of ratios in their 90 % interval.
-        apart: the same if nothing were shared.
-        sure: mean probability that the smaller prediction is of the faster place.
-        right: how often it is.
+        n: number of pairs.
+        architectures: number of different architectures.
+        shared: correlation of the errors.
+        low, high: 95 % interval of `shared`.
+        covered: share of ratios inside their 90 % interval.
+        apart: `covered` without correlation.
+        sure: mean probability that the place with the smaller prediction is faster.
+        right: observed frequency of the same.
     """
 
     kind: str
@@ -135,7 +135,7 @@ def rank_correlation(a: Floats, b: Floats) -> float:
 
 
 def shared(kind: str, places: str, pairs: pd.DataFrame) -> Shared:
-    """Return what pairs have in common."""
+    """Return the correlation of the errors of pairs."""
     a, b = pairs["z_a"].to_numpy(), pairs["z_b"].to_numpy()
     low, high = _resampled(pairs)
     found = correlation(*_described(kind))
@@ -177,7 +177,7 @@ def _described(kind: str) -> tuple[UncertainValue, UncertainValue]:
 
 
 def _resampled(pairs: pd.DataFrame) -> tuple[float, float]:
-    """Return the 95 % interval of the correlation, by drawing whole architectures again."""
+    """Return the 95 % interval of the correlation by bootstrap over architectures."""
     random = np.random.default_rng(SEED)
     groups = list(pairs.reset_index(drop=True).groupby("architecture").indices.values())
     a, b = pairs["z_a"].to_numpy(), pairs["z_b"].to_numpy()
@@ -219,7 +219,7 @@ def main(
     work: Annotated[Path, typer.Argument(help="folder with held_out.parquet")],
     results: Annotated[Path | None, typer.Option(help="JSON file to write")] = None,
 ) -> None:
-    """Print what errors share."""
+    """Print the correlations."""
     console = Console(width=None if Console().is_terminal else 170, highlight=False)
     found = findings(read_held_out(work))
     console.print(table_of(found))

@@ -1,10 +1,10 @@
-"""Run D3.5's table 3 again on our data: five networks, 10 epochs, MAPE on all three parts.
+"""D3.5's table 3 repeated on our data: five networks, 10 epochs, MAPE on all three parts.
 
     python -m training.studies.table3 --raw RAW_FOLDER
 
-The random split never stands alone: GraphSAGE and the MLP are also run on whole architectures held
-out (S1). Every network is trained from three seeds. Each finished one is kept, so the command can
-be interrupted and repeated.
+In addition to the random split, GraphSAGE and the MLP are run with whole architectures held out
+(S1). Every network is trained with three seeds. Finished ones are stored, so the command can be
+interrupted and repeated.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(
     s1_folds: Annotated[int, typer.Option(help="Of the five folds of S1, how many to run.")] = 1,
     threads: Annotated[int, typer.Option(help="Of torch.")] = 1,
 ) -> None:
-    """Train what is not yet in the results, then write both files."""
+    """Train the networks that the results lack, then write both files."""
     torch.set_num_threads(threads)
     examples = load_examples(raw, runs / "graphs", PmgnsConfig.variant("paper"), data=data)
     config = TrainingConfig(

@@ -1,4 +1,4 @@
-"""The kernels of gradients that autograd asks for in one call, from what CUDA code launches."""
+"""Kernels of gradients that autograd computes in one call, as CUDA code launches them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Tensors = list[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the kernels.
+    """A kernel of such a call.
 
     Attributes:
-        op: name, by which `traced_classes` knows its class.
-        reads, writes: its tensors; what is read twice is there twice.
-        args: of the call, where the class follows from them.
-        launches: of this kernel; None if its operator says.
+        op: name from which `traced_classes` derives the class.
+        reads, writes: its tensors; those that are read twice are listed twice.
+        args: arguments of the call, where the class follows from them.
+        launches: number of launches; None if it follows from the operator.
     """
 
     op: str
@@ -51,7 +51,7 @@ def _convolution(inputs: Tensors, outputs: Tensors, args: Any) -> list[Part]:
 
 
 def laid_out(op: str, results: Any, args: Any) -> Any:
-    """Return gradients in the layout that CUDA code gives them, which that of fakes is not."""
+    """Return gradients in the layout of CUDA code, which differs from that of fakes."""
     if op not in ("convolution_backward", "native_layer_norm_backward"):
         return results
     is_image = op == "convolution_backward"
@@ -67,13 +67,13 @@ def _layout(image: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
 
 
 def _batch_norm_forward(inputs: Tensors, outputs: Tensors, args: Any) -> list[Part]:
-    """Where it makes statistics, the images are read for them, then again."""
+    """Read the images twice where statistics are computed, else once."""
     again = [args[0]] if args[5] else []
     return [Part("native_batch_norm", [*again, *inputs], outputs[:1])]
 
 
 def _batch_norm(inputs: Tensors, outputs: Tensors, args: Any) -> list[Part]:
-    """One kernel of cuDNN: sums over gradient and images first, then reads both again."""
+    """One kernel of cuDNN: sums over gradient and images, then reads both again."""
     return [Part("native_batch_norm_backward", [*args[:2], *inputs], outputs)]
 
 
@@ -165,7 +165,7 @@ def _dense(tensor: torch.Tensor, layout: torch.memory_format = torch.contiguous_
 
 
 SORT_LAUNCHES = 5
-"""Kernels with which a list of indices is sorted and its equal ones are found."""
+"""Number of kernels that sort a list of indices and find equal ones."""
 
 RULES: Mapping[str, Callable[[Tensors, Tensors, Any], list[Part]]] = {
     "convolution_backward": _convolution,
@@ -186,4 +186,4 @@ RULES: Mapping[str, Callable[[Tensors, Tensors, Any], list[Part]]] = {
     "_softmax_backward_data": _softmax,
     "_log_softmax_backward_data": _softmax,
 }
-"""By aten name. What is missing is one kernel, as forward."""
+"""Rules by aten name. Operators without a rule launch one kernel, as in the forward pass."""

@@ -1,4 +1,4 @@
-"""Which kernel class an aten operator belongs to, and how often it launches."""
+"""Kernel class and number of launches of an aten operator."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ CLASSES = _table(
     "new_full arange linspace eye scalar_tensor rand randn uniform normal bernoulli",
     other="_fft_r2c _fft_c2r _fft_c2c nonzero multinomial empty_like host_to_device",
 )
-"""By the name of the operator without a trailing underscore. What is missing is element-wise."""
+"""Classes by operator name without a trailing underscore; other operators are element-wise."""
 
 CREATES = frozenset(
     "fill zero zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full "
     "arange linspace eye scalar_tensor rand randn uniform normal".split()
 )
-"""Write without reading what they are given."""
+"""Operators that write without reading their operands."""
 
 LOOKS_UP = frozenset("embedding index index_select gather take _unsafe_index".split())
-"""Read of their first operand only as much as they write."""
+"""Operators that read as much of their first operand as they write."""
 
 MADE_CONTIGUOUS = frozenset(
     "native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax roll im2col col2im "
     "max_pool2d_with_indices avg_pool2d".split()
 )
-"""Their CUDA code copies a first operand that is not dense, below what a dispatch mode sees."""
+"""Operators whose CUDA code copies a first operand that is not dense, unseen by a dispatch mode."""
 
 PRODUCTS = frozenset("addmm mm bmm baddbmm addmv mv _addmm_activation".split())
 
@@ -81,10 +81,10 @@ def class_of(op: str, inputs: Sequence[torch.Tensor], broadcasts: bool, args: An
     """Return the kernel class of a call.
 
     Args:
-        op: aten name.
-        inputs: its tensors.
+        op: aten name of the operator.
+        inputs: tensors of the call.
         broadcasts: whether element-wise operands differ in shape, or one is a parameter.
-        args: of the call; a convolution's are stride, padding, ... from the fourth on.
+        args: arguments of the call; for a convolution stride, padding, ... from the fourth on.
     """
     if op == "convolution":
         return _convolution(inputs, args)
@@ -126,7 +126,7 @@ def _convolution(inputs: Sequence[torch.Tensor], args: Any) -> str:
 
 
 def launches_of(op: str, args: Any) -> int:
-    """Return how many kernels one call launches, as far as it is not one."""
+    """Return the number of kernels that one call launches, where it is not one."""
     if op == "roll":
         dims = args[2] if len(args) > 2 else ()
         return max(1, len(dims))

@@ -37,17 +37,17 @@ def traced(
     precision: TracedPrecision = "amp",
     channels_last: bool = False,
 ) -> list[TracedKernel]:
-    """Return what an eager forward launches, in execution order.
+    """Return the launches of an eager forward pass in execution order.
 
     Args:
-        module: on any device, "meta" too; its tensors are replaced by fakes for good.
-        inputs: by name, "" for the first positional one, or in order; only shapes and dtypes are
-            read.
+        module: module on any device, "meta" too; its tensors are permanently replaced by fakes.
+        inputs: tensors by name, "" for the first positional one, or in order; only shapes and
+            dtypes are read.
         precision: "fp32", "fp16" (weights too) or "amp" (autocast to float16).
-        channels_last: images and weights of rank 4 are held so.
+        channels_last: whether images and weights of rank 4 are stored channels last.
 
     Raises:
-        Exception: whatever the module raises when it meets fake tensors.
+        Exception: any exception of the module on fake tensors.
     """
     half = torch.float16 if precision == "amp" else None
     fast_path = torch.backends.mha.get_fastpath_enabled()
@@ -86,11 +86,11 @@ def fake_arguments(
 
 
 class KernelLog(TorchDispatchMode):
-    """Writes down the calls that reach the device.
+    """Records the calls that reach the device.
 
     Attributes:
-        kernels: in execution order.
-        part: of a training step, that the next calls belong to.
+        kernels: recorded kernels in execution order.
+        part: part of a training step that the next calls belong to.
     """
 
     def __init__(self, fakes: Fakes) -> None:
@@ -105,7 +105,7 @@ class KernelLog(TorchDispatchMode):
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Write nothing down while the context lasts."""
+        """Record nothing inside the context."""
         before, self._silent = self._silent, True
         try:
             yield
@@ -114,7 +114,7 @@ class KernelLog(TorchDispatchMode):
 
     @contextlib.contextmanager
     def paths_of(self, module: nn.Module) -> Iterator[None]:
-        """Note which part of a module calls, while the context lasts."""
+        """Record the calling part of a module inside the context."""
         names = {part: name for name, part in module.named_modules()}
 
         def entered(part: nn.Module, *_: Any) -> None:
@@ -161,7 +161,7 @@ class KernelLog(TorchDispatchMode):
         return result
 
     def _over_lists(self, op: str, args: Any, made: list[torch.Tensor]) -> None:
-        """Write down a pass over lists of tensors, as the update of an optimiser is."""
+        """Record a pass over lists of tensors, such as the update of an optimiser."""
         lists = [list(arg) for arg in args if isinstance(arg, list | tuple)]
         lists = [tensors for tensors in lists if isinstance(tensors[0], torch.Tensor)]
         tensors = [t for t in lists[0] if t.device.type == "cuda"]
@@ -175,14 +175,14 @@ class KernelLog(TorchDispatchMode):
     def _in_parts(
         self, op: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], args: Any
     ) -> None:
-        """Write down the kernels of a gradient that is one call, with the copies before them."""
+        """Record the kernels of a gradient that is one call, with the copies before them."""
         with self.quiet():
             parts = traced_backward.RULES[op](inputs, outputs, args)
         for part in parts:
             self.record(part.op, part.reads, part.writes, part.args, part.launches)
 
     def _convolution(self, inputs: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
-        """Return the result in the layout that cuDNN gives it, which copies what is not so."""
+        """Return the result in the layout of cuDNN, which copies operands of another layout."""
         if inputs[1].dim() != 4:
             layout = torch.contiguous_format
         else:
@@ -197,7 +197,7 @@ class KernelLog(TorchDispatchMode):
         return result
 
     def _copies(self, op: str, inputs: list[torch.Tensor]) -> None:
-        """Write down the copies that the CUDA code of an operator makes of its operands."""
+        """Record the copies that the CUDA code of an operator makes of its operands."""
         if op in traced_classes.MADE_CONTIGUOUS:
             layout = torch.contiguous_format
             if "pool" in op:
@@ -222,7 +222,7 @@ class KernelLog(TorchDispatchMode):
         args: Any = (),
         launches: int | None = None,
     ) -> None:
-        """Write down one call; `launches` where they do not follow from the operator."""
+        """Record one call, with `launches` where they do not follow from the operator."""
         if op in ("_to_copy", "copy_") and any(t.device.type == "cpu" for t in inputs):
             op = "host_to_device"
         shapes = {tuple(t.shape) for t in inputs if t.dim()}

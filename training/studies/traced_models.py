@@ -1,4 +1,4 @@
-"""Models by name, with their traces and graphs, which stay in a folder."""
+"""Models by name, with their traces and graphs, which are cached in a folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from training.studies.traced_kernels import TracedKernel, TracedPrecision, trace
 from training.studies.traced_training import Optimizer, TracedStep, traced_step
 
 LAYERS = 2
-"""Layers of language models: kernels repeat from layer to layer."""
+"""Number of layers of language models, whose kernels repeat from layer to layer."""
 TOKENS = 128
 
 
@@ -35,7 +35,7 @@ def module_of(spec: str, batch: int) -> tuple[nn.Module, dict[str, torch.Tensor]
     Args:
         spec: "resnet50" of timm, "torchvision:vit_b_16", or "transformers:bert", which is the
             default configuration of a type with few layers, its encoder if it has one.
-        batch: samples.
+        batch: number of samples.
 
     With "@" and a size, images are as large or texts as long, as `live_memory` has them.
     """
@@ -72,7 +72,7 @@ def _of_transformers(name: str, batch: int) -> tuple[nn.Module, dict[str, torch.
 def trace_of(
     spec: str, batch: int, precision: TracedPrecision, channels_last: bool, cache: Path
 ) -> list[TracedKernel]:
-    """Return a model's trace, from the cache if it is there."""
+    """Return a model's trace, from the cache if present."""
     order = "nhwc" if channels_last else "nchw"
     path = cache / f"{stem_of(spec)}.{batch}.{precision}.{order}.trace.json.gz"
     if path.is_file():
@@ -92,7 +92,7 @@ def step_of(
     optimizer: Optimizer,
     cache: Path,
 ) -> TracedStep:
-    """Return the trace of a model's training step, from the cache if it is there."""
+    """Return the trace of a model's training step, from the cache if present."""
     order = "nhwc" if channels_last else "nchw"
     path = cache / f"{stem_of(spec)}.{batch}.{precision}.{order}.{optimizer}.step.json.gz"
     if path.is_file():
@@ -110,12 +110,12 @@ def _kernel(row: dict[str, Any]) -> TracedKernel:
 
 
 def graph_of(spec: str, cache: Path, graphs: Path | None = None) -> ModelGraph:
-    """Return a model's graph; its raw graph lies in the cache.
+    """Return a model's graph; its raw graph is cached.
 
     Args:
         spec: see `module_of`.
-        cache: folder.
-        graphs: a folder that `dataset.raw_graphs` filled, to take from what the cache lacks.
+        cache: folder of the cache.
+        graphs: folder that `dataset.raw_graphs` filled, for graphs that the cache lacks.
     """
     path = cache / f"{stem_of(spec)}.graph{RAW_GRAPH_VERSION}.json.gz"
     if path.is_file():

@@ -1,4 +1,4 @@
-"""`TracedKernel`: one launch of eager PyTorch; and the launches of calls that make several."""
+"""`TracedKernel`: one launch of eager PyTorch; and the launches of calls with several kernels."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 _BIASED = 3
-"""Operands of a convolution with its bias."""
+"""Number of operands of a convolution with bias."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedKernel:
-    """One aten call that launches something, or a part of one.
+    """An aten call that launches something, or a part of one.
 
     Attributes:
         op: aten name, "attention" for a fused one, "host_to_device" for a transfer.
         kind: one of KERNEL_CLASSES.
-        read_bytes: bytes of operands, weights included; what an expanded view repeats counts once.
-        weight_bytes: the part of `read_bytes` that parameters and buffers are, and what was
-            computed from them alone.
+        read_bytes: bytes of operands, weights included; repeated elements of an expanded view count
+            once.
+        weight_bytes: part of `read_bytes` that is parameters and buffers, or computed from them
+            alone.
         write_bytes: bytes of results.
         elements: number of elements of the largest result.
         shape: shape of the first result.
         path: path of the calling module.
-        launches: kernels of this one call, where that is known not to be one.
+        launches: number of kernels of this call, where it is known not to be one.
         operands: dtype and shape of each operand, with its strides if it is not dense.
         result: dtype of the first result, and its strides if it is not dense.
         part: part of a training step.
@@ -44,7 +45,7 @@ class TracedKernel:
 
 
 def parts_of(kernel: TracedKernel) -> Sequence[TracedKernel]:
-    """Return the kernels of a call: cuDNN's and its bias, a padding's filling and copy.
+    """Return the kernels of a call: convolution and bias of cuDNN, fill and copy of a padding.
 
     ATen's own kernels of depthwise convolutions add their bias themselves.
     """

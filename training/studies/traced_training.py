@@ -1,4 +1,4 @@
-"""`traced_step`: the kernels of a training step of eager PyTorch, and what autograd keeps."""
+"""`traced_step`: the kernels of a training step of eager PyTorch, and the tensors of autograd."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class TracedStep:
     """A training step.
 
     Attributes:
-        kernels: in execution order, each with the part of the step that it belongs to.
-        saved_bytes: of the storages that autograd keeps from forward to backward; parameters and
-            buffers are not counted.
+        kernels: kernels in execution order, each with its part of the step.
+        saved_bytes: bytes of the storages that autograd keeps between forward and backward pass,
+            without parameters and buffers.
     """
 
     kernels: list[TracedKernel]
@@ -46,7 +46,7 @@ def traced_step(
     channels_last: bool = False,
     optimizer: Optimizer = "sgd",
 ) -> TracedStep:
-    """Return what a step launches: forward, loss, gradients, and the optimiser's update.
+    """Return the launches of a step: forward pass, loss, gradients, and the optimiser's update.
 
     The loss is the cross-entropy of a last result with two axes, else its sum. Nothing is dropped.
 
@@ -59,8 +59,8 @@ def traced_step(
             default settings.
 
     Raises:
-        DippmError: of a PyTorch that was built for CUDA, where there is no GPU.
-        Exception: whatever the module raises when it meets fake tensors.
+        DippmError: if PyTorch was built for CUDA and there is no GPU.
+        Exception: any exception of the module on fake tensors.
     """
     if asks_the_driver():
         raise DippmError(
@@ -98,12 +98,12 @@ def traced_step(
 
 
 def asks_the_driver() -> bool:
-    """Tell whether gradients of fake CUDA tensors cannot be had: a build for CUDA without a GPU."""
+    """Return whether gradients of fake CUDA tensors are impossible: a CUDA build without a GPU."""
     return torch.backends.cuda.is_built() and not torch.cuda.is_available()
 
 
 def _joined(kernels: list[TracedKernel]) -> list[TracedKernel]:
-    """Join what a torch without CUDA spells out although CUDA has a kernel for it."""
+    """Join operators that a torch without CUDA decomposes although CUDA has a kernel for them."""
     ops = [kernel.op for kernel in kernels]
     joined: list[TracedKernel] = []
     at = 0
@@ -120,7 +120,7 @@ def _joined(kernels: list[TracedKernel]) -> list[TracedKernel]:
 
 
 SPELLED_OUT = {"silu_backward": tuple("sigmoid fill_ sub_ mul add mul mul".split())}
-"""Gradients by the operators that they fall into; the first one's result is as long as theirs."""
+"""Gradients that are decomposed, with their operators; the first has a result of the same size."""
 
 
 def without_dropout(module: nn.Module) -> None:
@@ -166,7 +166,7 @@ def _loss(result: object) -> torch.Tensor:
 
 
 def _update(module: nn.Module, log: KernelLog, optimizer: Optimizer) -> None:
-    """Run a step of the optimiser; one before it makes its states."""
+    """Run a step of the optimiser, after one that creates its states."""
     parameters = [p for p in module.parameters() if p.grad is not None]
     rule: torch.optim.Optimizer
     if optimizer == "sgd":

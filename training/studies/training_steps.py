@@ -1,4 +1,4 @@
-"""Our training step beside PyTorch's, model by model: bytes and kernels of each pass, memory kept.
+"""Our training step compared with PyTorch's by model: bytes and kernels of each pass, kept memory.
 
     python -m training.studies.training_steps resnet50 vit_base_patch16_224 --precision amp
 
@@ -48,20 +48,20 @@ RECORDED = (
     "transformers:electra@256",
     "transformers:gpt2@256",
 )
-"""Models whose raw graphs lie in `tests/recordings/live_memory`."""
+"""Models with raw graphs in `tests/recordings/live_memory`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """A step, summed.
+    """Sums of a training step.
 
     Attributes:
-        spec: the model.
+        spec: name of the model.
         batch: samples.
         precision: number format of the run.
-        optimizer: its update.
+        optimizer: name of the optimiser.
         pass_bytes: bytes that the kernels of each of PASSES move.
-        pass_kernels: how many they are.
+        pass_kernels: number of kernels of each of PASSES.
         saved_bytes: saved bytes, see `TrainingStep`.
     """
 
@@ -77,7 +77,7 @@ class StepTotals:
 def ours(
     graph: ModelGraph, spec: str, batch: int, precision: Precision, optimizer: Optimizer
 ) -> StepTotals:
-    """Return what DIPPM expects."""
+    """Return DIPPM's sums of a step."""
     sequence = sequence_of(graph).at_batch(batch)
     step = training_step(sequence, precision, optimizer=optimizer)
     moved = [k.read_bytes + k.write_bytes + k.weight_bytes for k in step.kernels]
@@ -87,7 +87,7 @@ def ours(
 def theirs(
     spec: str, batch: int, precision: Precision, optimizer: Optimizer, cache: Path
 ) -> StepTotals:
-    """Return what PyTorch does."""
+    """Return PyTorch's sums of a step."""
     known = cast(TracedPrecision, precision)
     step = step_of(spec, batch, known, False, optimizer, cache)
     moved = [kernel.read_bytes + kernel.write_bytes for kernel in step.kernels]
@@ -110,7 +110,7 @@ def _totals(
 
 
 def ratios(a: StepTotals, b: StepTotals) -> dict[str, float]:
-    """Return a / b of all that is compared, by name."""
+    """Return the ratios a / b of the compared sums by name."""
     found = {
         f"{name} {what}": x / y if y else 1.0
         for what, left, right in (
@@ -139,7 +139,7 @@ COLUMNS = (
 
 
 def table_of(found: dict[str, dict[str, float]]) -> Table:
-    """Return ours / PyTorch's by model, the worst last."""
+    """Return the ratios to PyTorch's sums by model, the worst last."""
     table = Table("model", *COLUMNS, title="ours / PyTorch's")
     for spec, row in sorted(found.items(), key=lambda item: abs(np.log(item[1]["bytes"]))):
         table.add_row(spec, *(f"{row[name]:.3f}" for name in COLUMNS))
@@ -147,7 +147,7 @@ def table_of(found: dict[str, dict[str, float]]) -> Table:
 
 
 def words(found: dict[str, dict[str, float]]) -> str:
-    """Return how many models are near."""
+    """Return a sentence on how many models agree."""
     parts = []
     for name in COLUMNS[:3]:
         off = np.array([abs(row[name] - 1) for row in found.values()])
@@ -166,7 +166,7 @@ def main(
     results: Annotated[Path | None, typer.Option(help="JSON file to write")] = None,
     record: Annotated[Path | None, typer.Option(help="where the test's recording goes")] = None,
 ) -> None:
-    """Print ours / PyTorch's."""
+    """Print the ratios to PyTorch's sums."""
     warnings.filterwarnings("ignore")
     console = Console(width=None if Console().is_terminal else 170, highlight=False)
     known, update = cast(Precision, precision), cast(Optimizer, optimizer)

@@ -93,7 +93,7 @@ def screening_note(
     teacher = question.predictor.checkpoint
     return (
         f"{len(screened.tried):,} designs were screened by {surrogate.name} {surrogate.version}; "
-        f"what stands here are the answers of {teacher.name} {teacher.version} for the "
+        f"the results are the answers of {teacher.name} {teacher.version} for the "
         f"{len(tried):,} most promising"
     )
 

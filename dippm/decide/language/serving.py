@@ -318,7 +318,7 @@ def remarks(passes: Passes, decoder: Decoder, first: PassCost, last: PassCost) -
     if s.weights.name == "fp8" and s.weights.unit != "int8":
         yield f"{device.name} has no fp8 unit: weights are widened before they are multiplied"
     if any(layer.feed_forward.experts for layer in decoder.layers):
-        yield "experts are taken to be equally likely; routers that prefer some wake fewer"
+        yield "experts are taken to be equally likely; routers with preferences activate fewer"
     if s.gpus > 1:
         yield (
             "exchanges between GPUs are an estimate from public figures of their links "

@@ -305,8 +305,8 @@ def _warnings(plan: ParallelPlan, one: Prediction, memory_mb: float | None) -> S
     if plan.tensor > plan.per_node:
         assert plan.network is not None
         found.append(
-            f"products are shared between nodes over {plan.network.name}: nobody does that who can "
-            "keep them within one"
+            f"products are shared between nodes over {plan.network.name}, which is avoided where "
+            "possible: tensor parallelism within a node is faster"
         )
     if plan.link.kind == "pcie" and plan.per_node > 1:
         found.append(

@@ -84,7 +84,7 @@ def device_warnings(
         yield f"{c.precision} was never measured on {device.name}, only {', '.join(precisions)}"
     if device.is_of_another_vendor:
         yield (
-            f"{device.name} is no NVIDIA GPU: which kernels are launched, memory and power "
+            f"{device.name} is not an NVIDIA GPU: which kernels are launched, memory and power "
             "follow laws of NVIDIA's, and so do the intervals"
         )
 

@@ -310,7 +310,7 @@ def engine_warnings(graph: ModelGraph, c: Conditions, half: float) -> tuple[str,
     if c.precision in EIGHT_BITS:
         found.append(
             f"{c.precision}: convolutions and dense layers; norms, softmax and attention stay in "
-            "fp16; what the rounding does to the model's own answers is not looked at"
+            "fp16; the effect of the rounding on the model's results is not considered"
         )
     if c.device.calibration is not None and c.runtime == "tensorrt":
         found.append(

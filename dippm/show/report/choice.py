@@ -158,7 +158,7 @@ def advice(choice: Choice) -> Iterator[str]:
     if best is None:
         return
     if best.mig is None:
-        yield f" no slice will do: take the whole {best.device.name}"
+        yield f" no slice is sufficient: use the whole {best.device.name}"
         return
     side = f", {best.copies} fit side by side" if best.copies > 1 else ""
     yield f" take {best.mig.name} of {best.device.name}{side}"

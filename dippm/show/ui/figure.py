@@ -282,7 +282,7 @@ def _nothing(view: ChartData) -> list[dict[str, Any]]:
     if any(np.isfinite(line.y).any() for line in view.chart.lines):
         return []
     middle = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
-    return [{"text": "nothing to draw: why stands below", **middle}]
+    return [{"text": "nothing to draw: the reason is below", **middle}]
 
 
 ACROSS = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y", "layer": "below"}

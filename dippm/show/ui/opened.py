@@ -103,7 +103,7 @@ def record_of_folder(recorded: RecordedRun) -> RunRecord:
     """Read the record of a run that is not in a store yet."""
     columns, _ = read_columns(recorded.samples)
     found = {column.series: summarise(column) for column in columns}
-    waits = "it is held against its prediction when it has ended and stands in the store"
+    waits = "it is compared with its prediction when it has ended and is in the store"
     reason = waits if recorded.start.prediction is not None else ""
     ends = recorded.start, recorded.end, recorded.spans, recorded.values
     return RunRecord(*ends, found, comparison_reason=reason)

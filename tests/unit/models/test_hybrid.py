@@ -241,7 +241,7 @@ def test_what_was_never_measured_is_said_and_widens_the_interval() -> None:
 def test_the_gpu_of_another_vendor_is_told_to_follow_nvidias_laws() -> None:
     amd = predictor().predict(perceptron(), conditions(device="MI300X", precision="fp16"))
     assert any("MI300X was never measured" in w for w in amd.warnings)
-    assert any("MI300X is no NVIDIA GPU: which kernels" in w for w in amd.warnings)
+    assert any("MI300X is not an NVIDIA GPU: which kernels" in w for w in amd.warnings)
 
 
 def test_a_model_unlike_all_that_was_measured_has_a_wider_interval() -> None:

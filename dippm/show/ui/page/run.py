@@ -181,7 +181,7 @@ def _about(record: RunRecord, status: str, listed: ListedRun | None) -> html.Sec
         exit_code = "absent: a block has none" if end.exit_code is None else str(end.exit_code)
         ended, seconds = _clock(end.at.wall_ns), (end.at.monotonic_ns - start.at.monotonic_ns) / 1e9
     else:
-        exit_code = "absent: it goes on" if status == "running" else "absent: nobody could write it"
+        exit_code = "absent: it goes on" if status == "running" else "absent: not recorded"
         ended, seconds = exit_code, listed.seconds if listed else 0.0
     rows = [
         ("uuid", start.uuid),
@@ -257,7 +257,7 @@ def _comparison(record: RunRecord) -> html.Section:
         for target, label in LABELS.items()
         if isinstance(foretold.get(target), int | float)
     ]
-    reason = record.comparison_reason or "nobody compared it: `dippm compare-run` does"
+    reason = record.comparison_reason or "not compared yet: `dippm compare-run` does it"
     return _panel(
         title,
         [

@@ -56,7 +56,10 @@ def calibrate(
         typer.Option("--on", help="With --measure: device to measure on: cuda:0, cuda:1, ..."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the calibrated device.")
+        str | None,
+        typer.Option(
+            "--name", help='Name of the calibrated device. Default: GPU name and "calibrated".'
+        ),
     ] = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,

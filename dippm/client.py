@@ -90,7 +90,7 @@ class Client:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ClientError(
-                f"{address!r} is no address of a service", "Give one: http://127.0.0.1:8060."
+                f"{address!r} is not the address of a service", "Give one: http://127.0.0.1:8060."
             )
         self.address, self.timeout_s = address.rstrip("/"), timeout_s
         self._host, self._port = parts.hostname, parts.port
@@ -430,11 +430,11 @@ def _read(content: bytes) -> Document:
     try:
         found = json.loads(content)
     except ValueError as error:
-        raise ClientError("the answer is no JSON", "Is this the address of `dippm serve`?") from (
+        raise ClientError("the answer is not JSON", "Is this the address of `dippm serve`?") from (
             error
         )
     if not isinstance(found, dict):
-        raise ClientError("the answer is no document", "Is this the address of `dippm serve`?")
+        raise ClientError("the answer is not a document", "Is this the address of `dippm serve`?")
     return found
 
 

@@ -131,7 +131,7 @@ def read_database(path: Path) -> Database:
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{path} cannot be read: {reason}", HINT) from error
     if head != MAGIC:
-        raise RunError(f"{path} is no SQLite database", HINT)
+        raise RunError(f"{path} is not a SQLite database", HINT)
     notes: list[str] = []
     try:
         with closing(_open(path)) as connection:

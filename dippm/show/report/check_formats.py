@@ -25,7 +25,7 @@ RULES = {
     "memory_mb": "The memory exceeds its budget at 99 % confidence.",
     "energy_j": "The energy of a batch exceeds its budget.",
     "parameters": "The model has more parameters than its budget allows.",
-    "macs": "The model multiplies more often than its budget allows.",
+    "macs": "The model has more multiply-accumulates than its budget allows.",
     "slice": "The model needs a larger MIG slice than its budget allows.",
     "prediction": "The model could not be predicted.",
 }

@@ -71,7 +71,7 @@ def test_a_set_that_will_not_fit_is_exit_code_1(net: Path) -> None:
         ("", 2, "no model"),
         ("{net} --mps half", 2, "numbers"),
         ("{net} --batch many", 2, "numbers"),
-        ("{net} --mps 50 --slices 1g.5gb", 2, "two ways"),
+        ("{net} --mps 50 --slices 1g.5gb", 2, "exclude each other"),
     ],
 )
 def test_bad_words_are_answered(net: Path, words: str, code: int, says: str) -> None:

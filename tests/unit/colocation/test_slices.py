@@ -148,7 +148,7 @@ def test_what_a_living_process_made_is_not_undone_by_another(machine):
         ([ON, "gpus 2"], '("0", "1"), "3g.20gb"', "CollocationError", "2 GPUs"),
         ([ON], '("0", "0"), "3g.20gb"', "CollocationError", "named twice"),
         ([ON], '("7",), "3g.20gb"', "CollocationError", "no device '7'"),
-        ([ON], '("0",), "half"', "CollocationError", "'half' says no way"),
+        ([ON], '("0",), "half"', "CollocationError", "'half' is not a way"),
         ([ON], '("0",), ("mps", "3g.20gb")', "CollocationError", "cannot share by 3g.20gb, mps"),
         ([ON], '("0",), ""', "CollocationError", "is in MIG mode"),
         ([ON], '("0",), "mps"', "CollocationError", "is in MIG mode"),

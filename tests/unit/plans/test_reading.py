@@ -191,7 +191,7 @@ HEAD = "Experiment,Workload,Status,Run,Devices,Collocation,File,Listeners,Params
         (HEAD + "1,1,,,0,-,,top,\n", PlanError, "line 2: the cell File is empty"),
         (HEAD + "1,1,,,x,-,a.py,top,\n", PlanError, "line 2: 'x' are not devices"),
         (HEAD + "1,1,,,1+1,-,a.py,top,\n", PlanError, "names a device twice"),
-        (HEAD + "\n1,1,,,0,mpz,a.py,top,\n", CollocationError, "line 3: 'mpz' says no way"),
+        (HEAD + "\n1,1,,,0,mpz,a.py,top,\n", CollocationError, "line 3: 'mpz' is not a way"),
         (HEAD + "1,1,DONE,,0,-,a.py,top,\n", UnknownNameError, "line 2: unknown status 'DONE'"),
         (HEAD + "1,1,,,0,-,a.py,top,'x\n", PlanError, 'Params "\'x" cannot be split'),
         (HEAD + '1,1,,,0,-,a.py,top,"x\n', PlanError, "line 2 has a quote that is not closed"),

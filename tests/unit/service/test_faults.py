@@ -379,8 +379,8 @@ def test_the_client_reads_no_answer_of_another_program(tmp_path):
 
         ok = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
         for text, words in (
-            (ok + b"hello", "no JSON"),
-            (ok + b"[1,2]", "no document"),
+            (ok + b"hello", "not JSON"),
+            (ok + b"[1,2]", "not a document"),
             (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 2\r\n\r\nno", "502"),
             (b"SSH-2.0-OpenSSH\r\n", "no answer from"),
         ):

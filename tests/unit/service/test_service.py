@@ -370,7 +370,7 @@ def test_a_service_that_is_not_there_is_said(tmp_path):
     with pytest.raises(ClientError, match="no answer from"):
         Client("http://127.0.0.1:1").health()
     for address in ("127.0.0.1:8060", "ftp://x", ""):
-        with pytest.raises(ClientError, match="no address"):
+        with pytest.raises(ClientError, match="not the address"):
             Client(address)
 
 

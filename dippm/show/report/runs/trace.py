@@ -252,7 +252,7 @@ def _trouble(event: Any) -> str:
         if isinstance(number, bool) or not isinstance(number, int | float):
             return f"has {number!r}, which is not a number"
         if not math.isfinite(number):
-            return f"has {number!r}, which is no JSON"
+            return f"has {number!r}, which is not JSON"
     return "has a negative dur" if event.get("dur", 0) < 0 else ""
 
 

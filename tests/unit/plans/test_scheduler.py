@@ -260,7 +260,7 @@ def test_a_plan_that_is_a_link_stays_one(desk):
             ("1,1,,,-,-,true,tops,", "UnknownNameError", "row 2: unknown source 'tops'"),
             ("1,1,,,-,-,true,smi,", "ListenerError", "row 2: "),
             ("1,1,,,7,-,true,-,", "CollocationError", "row 2: "),
-            ("1,1,,,-,9g.1gbx,true,-,", "CollocationError", "line 3: '9g.1gbx' says no way"),
+            ("1,1,,,-,9g.1gbx,true,-,", "CollocationError", "line 3: '9g.1gbx' is not a way"),
         ],
         pytest.mark.nightly(part="processes"),
         every=7,

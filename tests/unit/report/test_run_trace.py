@@ -114,8 +114,8 @@ BAD = {
     "no object": {"traceEvents": [3]},
     "no ph": {"traceEvents": [{"name": "a", "pid": 1}]},
     "no dur": {"traceEvents": [{"ph": "X", "name": "a", "pid": 1, "ts": 0}]},
-    "no number": {"traceEvents": [{"ph": "C", "name": "a", "pid": 1, "ts": 0, "args": {"v": "1"}}]},
-    "no JSON": {
+    "not a number": {"traceEvents": [{"ph": "C", "name": "a", "pid": 1, "ts": 0, "args": {"v": "1"}}]},
+    "not JSON": {
         "traceEvents": [{"ph": "C", "name": "a", "pid": 1, "ts": 0, "args": {"v": float("nan")}}]
     },
     "negative dur": {"traceEvents": [{"ph": "X", "name": "a", "pid": 1, "ts": 0, "dur": -1}]},

@@ -114,7 +114,9 @@ BAD = {
     "no object": {"traceEvents": [3]},
     "no ph": {"traceEvents": [{"name": "a", "pid": 1}]},
     "no dur": {"traceEvents": [{"ph": "X", "name": "a", "pid": 1, "ts": 0}]},
-    "not a number": {"traceEvents": [{"ph": "C", "name": "a", "pid": 1, "ts": 0, "args": {"v": "1"}}]},
+    "not a number": {
+        "traceEvents": [{"ph": "C", "name": "a", "pid": 1, "ts": 0, "args": {"v": "1"}}]
+    },
     "not JSON": {
         "traceEvents": [{"ph": "C", "name": "a", "pid": 1, "ts": 0, "args": {"v": float("nan")}}]
     },

@@ -61,8 +61,8 @@ REFUSED = [
     (["none.py"], "there is no none.py"),
     (["-l", "smi", "true"], "smi"),
     (["-l", "tops", "true"], "unknown source 'tops'"),
-    (["-c", "mpz", "true"], "'mpz' says no way to share a GPU"),
-    (["-d", "x", "true"], "'x' are no devices"),
+    (["-c", "mpz", "true"], "'mpz' is not a way to share a GPU"),
+    (["-d", "x", "true"], "'x' are not devices"),
     (["-d", "0", "true"], "no GPU can be used"),
 ]
 

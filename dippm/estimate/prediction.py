@@ -421,10 +421,10 @@ class Prediction(Answer):
         if self.conditions.autograd and parts.peak_node is None:
             place, kept = "the end of the forward pass", "saved activations"
         if self.conditions.phase == "train":
-            place = "the end of the forward pass"
+            place = "the start of the backward pass"
             kept = (
                 f"gradients {show(parts.gradients_mb)} + optimizer {show(parts.optimizer_mb)} "
-                "+ saved activations"
+                "+ saved activations and loss"
             )
         context = f"context {show(parts.context_mb)}"
         if parts.context_sd_mb is not None:

@@ -123,14 +123,16 @@ def _card(examples: StepExamples, inference: CheckpointInfo) -> dict[str, Any]:
             "BERT, SGD for ResNet-50.",
             "Checkpointing was never measured. Every numbered block runs forward once more, as "
             "fast as the first time.",
-            "The loss is the cross-entropy of a result with two axes, else its sum. No gradient is "
+            "The loss is the cross-entropy of class scores: a result with two axes, or with three "
+            "if a product with weights made it (the head of a language model). Of other results it "
+            "is the sum where time is counted, and the mean square where memory is. No gradient is "
             "scaled, clipped, accumulated or exchanged between GPUs; no data is loaded.",
             "A graph is that of a model in evaluation mode: dropout and drop path, and what they "
             "save for the gradients, are not in it.",
             "Power and energy follow the law of inference: the power of no training step taught.",
             "Memory is what nvidia-smi shows, in the steady state: parameters, gradients, states "
-            "of the optimiser, what autograd saves times one number, context. The number and its "
-            "errors come from two models on one GPU.",
+            "of the optimiser, what autograd saves times one number, result and loss, context. The "
+            "number and its errors come from two models on one GPU.",
             "Errors are those of published folds, asked as a user asks, with the default host. "
             "Those of S2 start from a fold of inference that did not see the kind of model "
             "either. S3a leaves the training steps of a GPU out, not its inference. Steps without "

@@ -22,7 +22,7 @@ from training.studies.traced_kernels import (
 from training.studies.traced_parts import parts_of
 
 Optimizer = Literal["sgd", "adamw"]
-CLASSES_RANK = 2
+SCORES_RANK, POSITIONS_RANK = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +159,19 @@ def _loss(result: object) -> torch.Tensor:
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad
     ]
     last: torch.Tensor = tensors[-1]
-    if last.dim() != CLASSES_RANK:
+    if last.dim() != SCORES_RANK and not (last.dim() == POSITIONS_RANK and _of_product(last)):
         return last.sum()
-    classes = torch.empty(last.shape[0], dtype=torch.int64, device=last.device)
-    return nn.functional.cross_entropy(last, classes)
+    scores = last.flatten(0, -2)
+    classes = torch.empty(len(scores), dtype=torch.int64, device=last.device)
+    return nn.functional.cross_entropy(scores, classes)
+
+
+def _of_product(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is what a product with weights made, or a view of it."""
+    made = tensor.grad_fn
+    while made is not None and "View" in made.name():
+        made = made.next_functions[0][0]
+    return made is not None and made.name().startswith(("AddmmBackward", "MmBackward"))
 
 
 def _update(module: nn.Module, log: KernelLog, optimizer: Optimizer) -> None:

@@ -2,7 +2,8 @@
 
 driver   = context + reserved, the context as of inference
 reserved = weights + gradients + states + workspace of cuBLAS + the greater of
-           spread · saved activations (forward pass done), what the update makes (end of the step)
+           spread · saved activations + result and loss (the backward pass begins),
+           what the update makes (end of the step)
 
 The spread is what the caching allocator and the kernels' own workspaces take beyond what is saved.
 Gradients are counted where most is saved: they are there already if they are not set to None, and
@@ -63,7 +64,8 @@ class StepMemoryModel:
         """Return what PyTorch's allocator reserves."""
         memory = usage.memory
         workspace_mb = gpu.workspace_mb if usage.multiplies else 0.0
-        passing = max(self.spread * memory.saved_bytes, memory.fresh_bytes)
+        begins = self.spread * memory.saved_bytes + memory.loss_bytes
+        passing = max(begins, memory.fresh_bytes)
         return workspace_mb + (memory.kept_bytes + passing) / MIB
 
     def parts(
@@ -73,13 +75,13 @@ class StepMemoryModel:
         gpu: MemoryGpu,
         asked: AskedContext = None,
     ) -> MemoryParts:
-        """Return what `memory_mb` is the sum of; it is most where the forward pass ends."""
+        """Return what `memory_mb` is the sum of; it is most where the backward pass begins."""
         memory = usage.memory
         rest = self.reserved_mb(usage, gpu) - memory.total_bytes / MIB
         context = self._context(usage, gpu, asked)
         return MemoryParts(
             weights_mb=memory.weight_bytes / MIB,
-            activations_mb=memory.saved_bytes / MIB,
+            activations_mb=(memory.saved_bytes + memory.loss_bytes) / MIB,
             workspace_mb=max(0.0, rest),
             context_mb=context.context_mb,
             peak_node=None,

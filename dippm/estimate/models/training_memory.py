@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +32,7 @@ _PRODUCTS = ("dense", "batch_matmul", "attention")
 
 @dataclass(frozen=True, slots=True)
 class TrainingMemory:
-    """Bytes at the end of the forward pass of a step, gradients of the last one included.
+    """Bytes at the start of the backward pass of a step, gradients of the last one included.
 
     Attributes:
         weight_bytes: trained parameters.
@@ -39,6 +40,7 @@ class TrainingMemory:
         optimizer_bytes: states of the optimiser, of the same type.
         saved_bytes: tensors saved for the backward pass; with checkpointing their peak.
         fresh_bytes: temporary tensors of the update, which runs after the saved ones are freed.
+        loss_bytes: the result and the temporary tensors of its loss, see `TrainingStep`.
     """
 
     weight_bytes: float
@@ -46,6 +48,7 @@ class TrainingMemory:
     optimizer_bytes: float
     saved_bytes: float
     fresh_bytes: float = 0.0
+    loss_bytes: float = 0.0
 
     @classmethod
     def of(
@@ -84,6 +87,7 @@ class TrainingMemory:
             optimizer_bytes=weights * UPDATES[optimizer].states,
             saved_bytes=_saved(step, checkpointing),
             fresh_bytes=weights * UPDATES[optimizer].fresh,
+            loss_bytes=step.loss_bytes,
         )
 
     @property
@@ -93,8 +97,8 @@ class TrainingMemory:
 
     @property
     def total_bytes(self) -> float:
-        """Return the sum of all parts at the end of the forward pass."""
-        return self.kept_bytes + self.saved_bytes
+        """Return the sum of all parts at the start of the backward pass."""
+        return self.kept_bytes + self.saved_bytes + self.loss_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +123,13 @@ class TrainingFootprint:
         memory: its parts, with the saved bytes of one batch, see `lines`.
         lines: saved bytes as lines over the batch, (at batch 0, for each sample); the highest
             counts.
+        loss_line: bytes of the loss, likewise.
         convolves, multiplies: whether the model has convolutions, matrix products.
     """
 
     memory: TrainingMemory
     lines: tuple[tuple[float, float], ...]
+    loss_line: tuple[float, float]
     convolves: bool
     multiplies: bool
 
@@ -156,22 +162,29 @@ class TrainingFootprint:
         multiplies = bool(operators.intersection(_PRODUCTS))
         if not graph.batch_is_symbolic:
             whole = memory(graph.batch)
-            return cls(whole, ((whole.saved_bytes, 0.0),), convolves, multiplies)
-        lines, first = [], memory(PROBES[0])
-        for low, high in (PROBES, LARGE_PROBES) if checkpointing else (PROBES,):
-            at_low = first if low == PROBES[0] else memory(low)
-            slope = (memory(high).saved_bytes - at_low.saved_bytes) / (high - low)
-            lines.append((at_low.saved_bytes - low * slope, slope))
-        return cls(first, tuple(lines), convolves, multiplies)
+            saved, loss = (whole.saved_bytes, 0.0), (whole.loss_bytes, 0.0)
+            return cls(whole, (saved,), loss, convolves, multiplies)
+        probes = {batch: memory(batch) for batch in PROBES}
+        lines = [_line(PROBES, [probes[batch].saved_bytes for batch in PROBES])]
+        if checkpointing:
+            lines.append(_line(LARGE_PROBES, [memory(b).saved_bytes for b in LARGE_PROBES]))
+        loss = _line(PROBES, [probes[batch].loss_bytes for batch in PROBES])
+        return cls(probes[PROBES[0]], tuple(lines), loss, convolves, multiplies)
 
     def usage(self, batch: int) -> StepUsage:
         """Return what is needed at a batch."""
         m = self.memory
         saved = max(fixed + batch * slope for fixed, slope in self.lines)
-        memory = TrainingMemory(
-            m.weight_bytes, m.gradient_bytes, m.optimizer_bytes, max(0.0, saved), m.fresh_bytes
-        )
+        fixed, slope = self.loss_line
+        memory = replace(m, saved_bytes=max(0.0, saved), loss_bytes=max(0.0, fixed + batch * slope))
         return StepUsage(memory, self.convolves, self.multiplies)
+
+
+def _line(batches: tuple[int, int], values: Sequence[float]) -> tuple[float, float]:
+    """Return the line through two values, (at batch 0, for each sample)."""
+    (low, high), (at_low, at_high) = batches, values
+    slope = (at_high - at_low) / (high - low)
+    return at_low - low * slope, slope
 
 
 def _saved(step: TrainingStep, checkpointing: bool) -> float:

@@ -107,6 +107,34 @@ def test_what_is_saved_is_what_gradients_read() -> None:
     assert step.saved_bytes == layers + loss
 
 
+def test_logits_are_held_four_times_where_the_backward_pass_begins() -> None:
+    step = training_step(sequence_of(dense()).at_batch(32), "fp32")
+    assert step.loss_bytes == 3 * 4 * 32 * 128  # the fourth are the likelihoods, which are saved
+
+
+@pytest.mark.parametrize("tokens", [8, 64])
+def test_the_head_of_a_language_model_has_a_cross_entropy(tokens: int) -> None:
+    b = GraphBuilder(batch=840)
+    x = b.add("relu", [b.input((840, tokens, 16))], (840, tokens, 16))
+    head = {"in_features": 16, "out_features": 1000}
+    b.add("dense", [x], (840, tokens, 1000), attributes=head, weights=16_000)
+    step = training_step(sequence_of(b.graph(batch_is_symbolic=True)).at_batch(2), "fp32")
+    logits = 4 * 2 * tokens * 1000
+    assert step.loss_bytes == 3 * logits
+    assert step.saved_bytes == logits + 4 * 2 * tokens * 16 + 8 * 2 * tokens
+    assert sum(k.kind == "softmax" for k in step.kernels) == 2
+
+
+def test_a_result_that_no_head_made_has_a_mean_square() -> None:
+    b = GraphBuilder(batch=840)
+    dense = {"in_features": 16, "out_features": 32}
+    x = b.add("dense", [b.input((840, 8, 16))], (840, 8, 32), attributes=dense, weights=512)
+    b.add("gelu", [x], (840, 8, 32))
+    step = training_step(sequence_of(b.graph(batch_is_symbolic=True)).at_batch(2), "fp32")
+    assert step.loss_bytes == 3 * 4 * 2 * 8 * 32
+    assert not any(k.kind == "softmax" for k in step.kernels)
+
+
 @pytest.mark.parametrize(("optimizer", "reads", "writes"), [("sgd", 5, 3), ("adamw", 12, 8)])
 def test_an_update_passes_over_parameters(optimizer: Optimizer, reads: int, writes: int) -> None:
     kernels = update(optimizer, (1000, 24), 4)

@@ -157,8 +157,10 @@ def test_memory_is_the_sum_of_its_parts(vit: ModelGraph) -> None:
     assert parts.context_mb == 500 + 5 * 108 + 200
     total = parts.context_mb + parts.reserved_mb
     assert answer.values["memory_mb"].value == pytest.approx(total, rel=1e-9)
-    saved = TrainingMemory.of(vit, 16, "amp", "adamw").saved_bytes / 2**20
-    assert parts.activations_mb == pytest.approx(saved, rel=1e-9)
+    expected = TrainingMemory.of(vit, 16, "amp", "adamw")
+    saved = expected.saved_bytes / 2**20
+    held = (expected.saved_bytes + expected.loss_bytes) / 2**20
+    assert parts.activations_mb == pytest.approx(held, rel=1e-9)
     assert parts.workspace_mb == pytest.approx(0.1 * saved, rel=0.1)
 
 
@@ -184,6 +186,7 @@ def test_a_footprint_at_any_batch_is_that_of_a_step_at_that_batch(
         expected = TrainingMemory.of(vit, batch, "amp", checkpointing=checkpointing)
         found = footprint.usage(batch).memory
         assert found.saved_bytes == pytest.approx(expected.saved_bytes, rel=1e-6)
+        assert found.loss_bytes == pytest.approx(expected.loss_bytes, rel=1e-6)
 
 
 def test_a_checkpoint_refuses_the_other_phase(vit: ModelGraph) -> None:

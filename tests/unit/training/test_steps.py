@@ -305,7 +305,8 @@ def test_the_memory_of_steps_is_fitted_and_its_error_is_of_the_model_left_out() 
         footprint = TrainingFootprint.of(graph_of(f"{family} 1024"), "fp32", "adamw")
         for batch in (4096, 16384, 65536):
             usage = footprint.usage(batch)
-            reserved = usage.memory.kept_bytes + spread * usage.memory.saved_bytes
+            memory = usage.memory
+            reserved = memory.kept_bytes + spread * memory.saved_bytes + memory.loss_bytes
             label = 500 + 5 * 98 + (reserved + 8_519_680) / 2**20
             samples.append(StepMemorySample(family, family, 98, usage, label))
     model, lines = fit_step_memory(samples, context)

@@ -211,8 +211,11 @@ BY_KERNEL: Mapping[str, Rule] = {
     "pool": movement.pooled,
 }
 """Rules by the column `kernel` of the operator table."""
-CLASSES_RANK = 2
+HEADS = ("dense", "matmul")
 INDEX_BYTES = 8
+LOSS_COPIES = 3
+"""Tensors of the result's size where the gradient of a mean square begins: the result, what it is
+compared with or the factor of its gradient, and the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,8 @@ class TrainingStep:
         parameters: elements of each parameter that is trained.
         saved_tensors: bytes of each tensor that the forward pass keeps, those of the loss left out,
             about in the order in which they are made.
+        loss_bytes: what is alive where the backward pass begins and is not saved: the result, which
+            the caller holds, and the tensors of its size that the gradient of the loss takes.
     """
 
     kernels: list[Kernel]
@@ -235,6 +240,7 @@ class TrainingStep:
     checkpointed_bytes: float
     parameters: tuple[int, ...]
     saved_tensors: tuple[float, ...] = ()
+    loss_bytes: float = 0.0
 
 
 def training_step(
@@ -248,8 +254,9 @@ def training_step(
 ) -> TrainingStep:
     """Return what a step of eager PyTorch launches and keeps.
 
-    Nothing is dropped. The loss is the cross-entropy of a result with two axes, else its sum; no
-    gradient is scaled or clipped, and gradients are set to None between steps.
+    Nothing is dropped. The loss is the cross-entropy of scores (see `_are_scores`); of another
+    result it is the sum where time is counted, and the mean square where memory is. No gradient is
+    scaled or clipped, and gradients are set to None between steps.
 
     Args:
         sequence: calls at the batch in question.
@@ -268,7 +275,7 @@ def training_step(
     if not tape.steps:
         return TrainingStep([], 0.0, 0.0, ())
     gradients = Gradients(tape)
-    _begin(gradients)
+    loss_bytes = _begin(gradients)
     of_loss = len(gradients.saved)
     run.autocast, run.part = False, "backward_input"
     for step in reversed(tape.steps):
@@ -283,26 +290,28 @@ def training_step(
         checkpointed_bytes(gradients),
         sizes,
         tuple(reversed(list(gradients.saved.values())[of_loss:])),
+        loss_bytes,
     )
 
 
-def _begin(g: Gradients) -> None:
-    """Launch the loss of the last result, and its gradient."""
+def _begin(g: Gradients) -> float:
+    """Launch the loss of the last result, and its gradient; return `TrainingStep.loss_bytes`."""
     run = g.run
     results = [p for p in g.tape.results() if g.wants(p)]
     if not results:
-        return
+        return 0.0
     result = results[-1]
     g.step = next(step for step in g.tape.steps if result in step.call.outputs)
     shape, width = run.tensor(result).shape, run.state(result).width
-    losses = len(shape) == CLASSES_RANK
+    losses = _are_scores(g.tape, result)
+    result_bytes = float(width * run.tensor(result).size)
     gradient = result
     if losses:
         if width != 4 and run.autocast:
             gradient = g.cast(gradient, 4)
         likely = g.call("softmax", (gradient,), shape)
         g.keep("likelihoods", float(run.state(likely).width * run.tensor(likely).size))
-        g.keep("classes", float(INDEX_BYTES * shape[0]))
+        g.keep("classes", float(INDEX_BYTES * prod(shape[:-1])))
         g.call("reduce_sum", (likely,), ())
     else:
         g.call("reduce_sum", (gradient,), ())
@@ -312,14 +321,30 @@ def _begin(g: Gradients) -> None:
         made = g.viewed(start, shape, (0,) * len(shape))
         run.states[made].width = width
         g.give(result, made)
-        return
+        return LOSS_COPIES * result_bytes
     with run.restored(()):
         zeros = g.fill(shape, run.state(likely).width)
-        g.call("gather", (zeros, start), (shape[0],))
+        g.call("gather", (zeros, start), shape[:-1])
         made = g.call("softmax", (zeros, likely), shape)
     if run.state(made).width != width:
         made = g.cast(made, width)
     g.give(result, made)
+    # Of the likelihoods and of the scores: the first is freed when the second is made.
+    return result_bytes + 2.0 * run.state(likely).width * run.tensor(likely).size
+
+
+def _are_scores(tape: Tape, result: int) -> bool:
+    """Tell whether a result holds scores of classes on its last axis.
+
+    A row for each sample does, and so does a product at each position of a sequence, with a bias or
+    without: the head of a language model.
+    """
+    rank = len(tape.run.tensor(result).shape)
+    made_by = {output: step.call for step in tape.steps for output in step.call.outputs}
+    call = made_by[result]
+    if call.op == "add":
+        call = next((made_by[p] for p in call.inputs if p in made_by), call)
+    return rank == 2 or (rank == 3 and call.op in HEADS)
 
 
 def _back(g: Gradients, step: Step) -> None:

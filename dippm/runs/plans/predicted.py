@@ -119,7 +119,7 @@ def _predict_together(
     without = [str(row.number) for row in rows if not row.model]
     if without:
         what = f"the column Model says nothing of row {' and '.join(without)}"
-        raise PlanError(what, "Write the model there: net.onnx --batch 8.")
+        raise PlanError(what, "Write the model there, with options as of `dippm predict`.")
     if any(len(row.devices) > 1 for row in rows):
         raise PlanError("a run on several GPUs is not predicted", ONE_DEVICE)
     models = [model_of(row.model) for row in rows]

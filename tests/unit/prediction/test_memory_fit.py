@@ -264,4 +264,8 @@ def test_a_loss_inside_of_the_model_is_part_of_the_step():
     x, labels = torch.zeros(32, 64), torch.zeros(32, dtype=torch.int64)
     inside = dippm.fits(WithLoss(), {"x": x, "labels": labels}, optimizer="adam")
     outside = dippm.fits(WithLoss(), x, optimizer="adam")
-    assert inside.parts.activations_mb == pytest.approx(outside.parts.activations_mb, rel=0.05)
+    # Outside the result is held as well, beside its likelihoods and two gradients.
+    result_mb = 4 * 32 * 1_000 / 2**20
+    assert inside.parts.activations_mb + result_mb == pytest.approx(
+        outside.parts.activations_mb, rel=0.05
+    )

@@ -305,6 +305,8 @@ def _begin(g: Gradients) -> float:
     shape, width = run.tensor(result).shape, run.state(result).width
     losses = _are_scores(g.tape, result)
     result_bytes = float(width * run.tensor(result).size)
+    if not shape:
+        result_bytes = _bytes_of_inner_loss(g.tape)
     gradient = result
     if losses:
         if width != 4 and run.autocast:
@@ -321,7 +323,7 @@ def _begin(g: Gradients) -> float:
         made = g.viewed(start, shape, (0,) * len(shape))
         run.states[made].width = width
         g.give(result, made)
-        return LOSS_COPIES * result_bytes
+        return (LOSS_COPIES if shape else 2) * result_bytes
     with run.restored(()):
         zeros = g.fill(shape, run.state(likely).width)
         g.call("gather", (zeros, start), shape[:-1])
@@ -331,6 +333,24 @@ def _begin(g: Gradients) -> float:
     g.give(result, made)
     # Of the likelihoods and of the scores: the first is freed when the second is made.
     return result_bytes + 2.0 * run.state(likely).width * run.tensor(likely).size
+
+
+def _bytes_of_inner_loss(tape: Tape) -> float:
+    """Return the bytes of the largest tensor after the last product: a model's own loss reads it.
+
+    What it saves of it is among the saved tensors; two gradients of its size are made from it.
+    """
+    largest = 0.0
+    for step in reversed(tape.steps):
+        made = [
+            step.made[p].width * tape.run.tensor(p).size
+            for p in step.call.outputs
+            if tape.run.tensor(p).is_float
+        ]
+        largest = max([largest, *made])
+        if step.call.op in HEADS or operator(step.call.op).kernel == "convolution":
+            break
+    return float(largest)
 
 
 def _are_scores(tape: Tape, result: int) -> bool:

@@ -305,8 +305,6 @@ def _begin(g: Gradients) -> float:
     shape, width = run.tensor(result).shape, run.state(result).width
     losses = _are_scores(g.tape, result)
     result_bytes = float(width * run.tensor(result).size)
-    if not shape:
-        result_bytes = _bytes_of_inner_loss(g.tape)
     gradient = result
     if losses:
         if width != 4 and run.autocast:
@@ -323,7 +321,7 @@ def _begin(g: Gradients) -> float:
         made = g.viewed(start, shape, (0,) * len(shape))
         run.states[made].width = width
         g.give(result, made)
-        return (LOSS_COPIES if shape else 2) * result_bytes
+        return LOSS_COPIES * result_bytes if shape else _inner_loss_bytes(g.tape)
     with run.restored(()):
         zeros = g.fill(shape, run.state(likely).width)
         g.call("gather", (zeros, start), shape[:-1])
@@ -335,10 +333,11 @@ def _begin(g: Gradients) -> float:
     return result_bytes + 2.0 * run.state(likely).width * run.tensor(likely).size
 
 
-def _bytes_of_inner_loss(tape: Tape) -> float:
-    """Return the bytes of the largest tensor after the last product: a model's own loss reads it.
+def _inner_loss_bytes(tape: Tape) -> float:
+    """Return `TrainingStep.loss_bytes` of a model that computes its loss itself.
 
-    What it saves of it is among the saved tensors; two gradients of its size are made from it.
+    Two gradients are made of the size of the largest tensor after the last product, which the loss
+    reads. What the loss saves of it is among the saved tensors.
     """
     largest = 0.0
     for step in reversed(tape.steps):
@@ -350,7 +349,7 @@ def _bytes_of_inner_loss(tape: Tape) -> float:
         largest = max([largest, *made])
         if step.call.op in HEADS or operator(step.call.op).kernel == "convolution":
             break
-    return float(largest)
+    return 2.0 * largest
 
 
 def _are_scores(tape: Tape, result: int) -> bool:

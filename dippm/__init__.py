@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dippm.runs.tracking.block import track
     from dippm.runs.tracking.run import span
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BatchSweep",
     "Candidate",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from dippm.base.written import csv_rows, decimal_number, is_finite, whole_number
@@ -61,6 +63,29 @@ def test_every_door_refuses_them():
         ):
             answer = CliRunner().invoke(app, words)
             assert answer.exit_code == 2, (words, answer.output)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.ones((4, 3, 8)),
+        np.ones((4, 1), np.int64),
+        np.ones(4),
+        {"x": np.ones((4, 3, 8))},
+        [(3, 8), np.ones((4, 3, 8))],
+        torch.ones(4, 3, 8),
+    ],
+)
+def test_data_is_no_list_of_sizes(given):
+    with pytest.raises(InputShapeError, match=r"is a .* of sizes \(4") as error:
+        InputSpec.parse(given)
+    assert len(str(error.value)) < 250
+    assert "dippm.fits(module, sample)" in error.value.hint
+
+
+def test_a_flat_array_of_whole_numbers_is_a_list_of_sizes():
+    assert InputSpec.parse(np.array([3, 224, 224])) == InputSpec.parse("3,224,224")
+    assert InputSpec.parse((np.int64(3), np.int32(8))) == InputSpec.parse("3,8")
 
 
 def test_tables():

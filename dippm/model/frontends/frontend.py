@@ -91,6 +91,7 @@ class InputSpec:
             return given
         if given is None:
             return cls({})
+        _refuse_data(given)
         if isinstance(given, str) and "=" in given:
             given = _split_names(given)
         if _is_several(given):
@@ -200,6 +201,28 @@ class Frontend(Protocol):
             ModelFileError: one of its subclasses, with the next step in `hint`.
         """
         ...
+
+
+def _refuse_data(given: Any) -> None:
+    """Refuse tensors and arrays of data; a flat one of whole numbers may be sizes.
+
+    Raises:
+        InputShapeError: naming the sizes to give.
+    """
+    parts = given.items() if isinstance(given, Mapping) else [("", given)]
+    parts = [*parts, *(enumerate(given) if isinstance(given, list | tuple) else ())]
+    for name, part in parts:
+        shape, dtype = getattr(part, "shape", None), str(getattr(part, "dtype", ""))
+        if shape is None or (len(shape) < 2 and "int" in dtype):
+            continue
+        sizes = [str(size) for size in shape]
+        label = "input" if name == "" else f"input {name}"
+        example = ",".join(sizes[1:]) or "()" if sizes else "value:3"
+        raise InputShapeError(
+            f"{label} is a {type(part).__name__} of sizes ({', '.join(sizes)}), no list of sizes",
+            f'Give the sizes without the batch, "{example}", and the batch as batch=; '
+            "`dippm.fits(module, sample)` takes tensors.",
+        )
 
 
 def _is_several(given: Any) -> bool:

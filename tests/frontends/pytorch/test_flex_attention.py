@@ -61,6 +61,20 @@ def test_flex_attention_is_attention(kind: str) -> None:
     assert not graph.unknown_ops
 
 
+class FlexibleAlone(nn.Module):
+    """Returns what flex attention gives, without a layer after it."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        found = flex_attention(query, key, value)
+        return found, flex_attention(found, key, value)
+
+
+def test_flex_attention_may_be_a_result() -> None:
+    graph = dippm.read_graph(FlexibleAlone().eval(), input=[(2, TOKENS, 16)] * 3)
+    assert graph.at_batch(3).macs == 3 * 2 * 2 * 2 * TOKENS * TOKENS * 16
+    assert graph.histogram()["attention"] == 2
+
+
 class Window(nn.Module):
     """Takes more of the end than there is, as attention over chunks does."""
 

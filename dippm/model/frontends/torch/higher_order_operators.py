@@ -73,6 +73,7 @@ def with_plain_attention(program: ExportedProgram) -> tuple[str, ...]:
         plain.meta = {**node.meta, "val": node.meta["val"][0]}
         if 0 in results:
             results[0].replace_all_uses_with(plain)
+            program.graph_signature.replace_all_uses(results[0].name, plain.name)
         if any(user.users for place, user in results.items() if place):
             raise ValueError("flex_attention gives more than its result, which nothing stands for")
         for user in results.values():

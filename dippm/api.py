@@ -27,7 +27,7 @@ from dippm.estimate.conditions import (
     phase_of,
 )
 from dippm.estimate.grid import Grid
-from dippm.estimate.model_list import Candidate
+from dippm.estimate.model_list import Candidate, cases_of
 from dippm.estimate.models.predictor import phases_of
 from dippm.estimate.options import (
     CheckpointLike,
@@ -244,7 +244,7 @@ def compare(
     """
     check_options(options, GridOptions)
     shared = _grid(None, options)  # raises what fails for all models, once
-    cases = [case if isinstance(case, Candidate) else Candidate(case) for case in sources]
+    cases = cases_of(sources)
     if not cases:
         raise ConditionsError("there is no model to compare", "Give one at least: compare([path]).")
     entries: list[Prediction | Failure] = []

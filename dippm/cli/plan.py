@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json as json_module
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -142,6 +144,8 @@ def carry_out(file: Path, terms: PlanOptions, *, as_json: bool, quiet: bool) -> 
     from dippm.runs.plans.table import read_plan
     from dippm.show.report.plans import outcome_document, outcome_line
 
+    if not quiet and not terms.ray:
+        say_predicted(file, rerun_failed=terms.rerun_failed)
     outcome = run_plan(file, terms, _PlanProgress(as_json=as_json, quiet=quiet))
     if as_json:
         print_json("plan-outcome", outcome_document(read_plan(file), outcome))
@@ -151,6 +155,31 @@ def carry_out(file: Path, terms: PlanOptions, *, as_json: bool, quiet: bool) -> 
         raise typer.Exit(128 + outcome.signal)
     if not outcome.well:
         raise typer.Exit(1)
+
+
+def say_predicted(file: Path, *, rerun_failed: bool) -> None:
+    """Say on stderr what rows that share a GPU will do to each other, if they name their models.
+
+    `dippm plan check` predicts it in a process of its own, which is gone before anything runs. What
+    is wrong with the plan is for `run_plan` to say.
+    """
+    from dippm.runs.plans.table import read_plan
+    from dippm.show.report.console import print_text
+    from dippm.show.report.plans import predicted_lines
+
+    models = {row.number for row in read_plan(file).rows if row.model}
+    if not models:
+        return
+    words = ["plan", "check", str(file), "--json", *["--rerun-failed"] * rerun_failed]
+    told = subprocess.run(
+        [sys.executable, "-m", "dippm", *words], capture_output=True, stdin=subprocess.DEVNULL
+    )
+    try:
+        documents = json_module.loads(told.stdout)["predicted"]
+    except (ValueError, KeyError):
+        return
+    for line in predicted_lines(one for one in documents if models.intersection(one["rows"])):
+        print_text(line, sys.stderr)
 
 
 def show_what_would_be_run(
@@ -174,10 +203,9 @@ def show_what_would_be_run(
     found = read_plan(file)
     chosen = choose(found, terms, _PlanProgress(as_json=as_json, quiet=False), assumed)
     numbers = [row.number for _, rows in chosen for row in rows]
-    predicted = predict_shared_rows(chosen, found.path.parent, assumed)
+    predicted = map(predicted_document, predict_shared_rows(chosen, found.path.parent, assumed))
     if as_json:
-        sets = [predicted_document(one) for one in predicted]
-        print_json("plan", {**plan_document(found), "to_run": numbers, "predicted": sets})
+        print_json("plan", {**plan_document(found), "to_run": numbers, "predicted": [*predicted]})
     elif numbers:
         console().print(commands_table(found, chosen))
         for line in predicted_lines(predicted):

@@ -36,9 +36,9 @@ def share(
         str | None,
         typer.Option(
             "--mps",
-            metavar="PERCENT",
-            help="MPS limits: percentages of the GPU's threads, one per process, such as 50,50; "
-            "all: no limits.",
+            metavar="LIMITS",
+            help="MPS limits, one per process: percentages of the GPU's threads, such as 50,50, "
+            "memory, such as 4096mb,8192mb, or both, such as 50:4096mb,50; all: no limits.",
         ),
     ] = None,
     slices: Annotated[
@@ -70,9 +70,7 @@ def share(
         raise typer.BadParameter("no model: give model files or names, or --from FILE")
     if mps is not None and slices is not None:
         raise typer.BadParameter("--mps and --slices exclude each other")
-    percentages = None
-    if mps is not None and mps.strip().casefold() != ALL:
-        percentages = _numbers(mps, decimal_number, "--mps")
+    percentages, memory_limits_mb = _mps_limits(mps or ALL)
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.decide.sharing import share as answer
         from dippm.estimate.model_list import Candidate, candidates_of
@@ -84,6 +82,7 @@ def share(
             cases,
             sharing=sharing or ("mig" if slices is not None else "mps"),
             percentages=percentages,
+            memory_limits_mb=memory_limits_mb,
             slices=None if slices is None else options.split_list(slices),
             copies=copies,
             **asked,
@@ -91,6 +90,35 @@ def share(
     show("share", shared, json=json, csv=csv, html=html)
     if not shared.feasible:
         raise typer.Exit(1)
+
+
+def _mps_limits(text: str) -> tuple[list[float] | None, list[float | None] | None]:
+    """Return the percentages and the memory limits of MPS clients; None for no limits.
+
+    Raises:
+        BadParameter: if a part is none of these, or some processes have a percentage and others
+            none.
+    """
+    if text.strip().casefold() == ALL:
+        return None, None
+    clients = [part.split(":") for part in options.split_list(text.casefold())]
+    memory = [[word for word in client if word.endswith("mb")] for client in clients]
+    threads = [[word for word in client if not word.endswith("mb")] for client in clients]
+    if any(len(words) > 1 for words in (*memory, *threads)) or len({*map(len, threads)}) > 1:
+        raise typer.BadParameter(
+            f"{shortened(text)!r} has not one percentage for each process, or for none",
+            param_hint="--mps",
+        )
+    percentages = (
+        _numbers(",".join(word for [word] in threads), decimal_number, "--mps")
+        if all(threads)
+        else None
+    )
+    limits = [
+        _numbers(words[0].removesuffix("mb"), decimal_number, "--mps")[0] if words else None
+        for words in memory
+    ]
+    return percentages, limits if any(memory) else None
 
 
 def _numbers(text: str, read: Callable[[str], float], option: str) -> list[float]:

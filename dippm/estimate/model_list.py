@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dippm.base.written import csv_rows
 from dippm.errors import ConditionsError, DippmError, shortened
 from dippm.estimate.batches import batches_of
+from dippm.estimate.prediction import Prediction
+from dippm.model.convert import source_name
 
 COLUMNS = ("model", "input", "batch", "framework")
+ONE_MODEL = (str, bytes, os.PathLike, Mapping, Prediction)
+"""Types that can be iterated over and are no lists of models; modules, too, can be called."""
 EXAMPLE = 'model,input,batch\nresnet50.onnx,"3,224,224","1,8,32"'
 
 
@@ -33,6 +38,22 @@ class Candidate:
     input: Any = None
     batches: tuple[int, ...] | None = None
     framework: str | None = None
+
+
+def cases_of(models: Any) -> list[Candidate]:
+    """Return each of several models as a `Candidate`.
+
+    Raises:
+        ConditionsError: if it is one model, which may be iterable (a name, a sequence of layers),
+            or nothing that holds models.
+    """
+    is_one = isinstance(models, ONE_MODEL) or callable(models)
+    if is_one or not isinstance(models, Iterable):
+        raise ConditionsError(
+            f"{shortened(source_name(models))} is not a list of models",
+            "Put it into a list, also a single model: [model].",
+        )
+    return [case if isinstance(case, Candidate) else Candidate(case) for case in models]
 
 
 def candidates_of(text: str) -> tuple[Candidate, ...]:

@@ -13,7 +13,7 @@ from dippm.decide.choice.limits import Limits
 from dippm.decide.choice.prices import Prices
 from dippm.decide.sharing import predict_among_copies
 from dippm.devices import Device, MigProfile
-from dippm.errors import DeviceError, DippmError
+from dippm.errors import ConditionsError, DeviceError, DippmError
 from dippm.estimate.carbon import Carbon
 from dippm.estimate.comparison import Failure
 from dippm.estimate.conditions import Conditions
@@ -76,9 +76,9 @@ class ChoiceQuestion:
                     grid = replace(self.grid, places=(place,))
                     case = Candidate(self.graph)
                     found = self.loaded.entries(case, grid, name=self.name, asked=self.asked)
-                    entries[place.mig] = list(found)
+                    entries[place.mig] = [self._shared(entry) for entry in found]
             points = {
-                (p.conditions.mig, p.conditions.batch): self._shared(p)
+                (p.conditions.mig, p.conditions.batch): p
                 for of_place in entries.values()
                 for p in of_place
                 if isinstance(p, Prediction)
@@ -87,8 +87,14 @@ class ChoiceQuestion:
                 error = next((e.error for e in of_place if isinstance(e, Failure)), None)
                 yield self._contender(device, mig, points, error)
 
-    def _shared(self, p: Prediction) -> Prediction:
-        return predict_among_copies(self.loaded, self.graph, p, self.processes)
+    def _shared(self, entry: Prediction | Failure) -> Prediction | Failure:
+        """Return the prediction beside copies; a failure on a GPU without MPS."""
+        if isinstance(entry, Failure):
+            return entry
+        try:
+            return predict_among_copies(self.loaded, self.graph, entry, self.processes)
+        except ConditionsError as error:
+            return Failure(self.name, error)
 
     def unknown_slices(self) -> Iterator[Contender]:
         """Yield the slices that exist but whose size is not known."""

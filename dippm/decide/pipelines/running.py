@@ -24,6 +24,7 @@ from dippm.errors import (
     ModelFileError,
     PipelineError,
     UnknownNameError,
+    shortened,
 )
 from dippm.estimate.conditions import phase_of
 from dippm.estimate.options import CheckpointLike, WarmOptions
@@ -156,6 +157,12 @@ def _split_options(
     if name in SHIPPED:
         given = {key: value for key, value in parameters.items() if value is not None}
         return SHIPPED[name].make(**given), {**known, **given}, conditions
+    if not isinstance(source, str | os.PathLike) or not os.fspath(source):
+        raise PipelineError(
+            f"{shortened(repr(source))} is not a pipeline",
+            "Give the name of a shipped one, a TOML file, or dippm.Pipeline(name, stages). Known: "
+            f"{', '.join(SHIPPED)}.",
+        )
     path = Path(files.expand_home(source))
     if path.suffix == ".toml" or path.exists():
         return read_pipeline(path), parameters, conditions

@@ -7,6 +7,7 @@ from typing import Any
 
 from dippm.decide.sharing.load import load_of
 from dippm.decide.sharing.processes import PlacedProcess, answer_of, latency_among_neighbours
+from dippm.decide.sharing.ways import check_mps
 from dippm.devices import smallest_profile, taken_fraction
 from dippm.estimate.models.neighbour_law import fitted
 from dippm.estimate.models.targets import Interval
@@ -30,11 +31,12 @@ def predict_among_copies(
         copies: total number of processes.
 
     Raises:
-        ConditionsError: if the checkpoint predicts only the whole.
+        ConditionsError: if the checkpoint predicts only the whole, or the GPU has no MPS.
     """
     if copies == 1 or prediction.latency_ms is None:
         return prediction
     c = prediction.conditions
+    check_mps(c.device)
     alone = loaded.predict_at(graph, c, name=prediction.provenance.source)
     load, whole = load_of(loaded, graph, c, alone), alone
     if c.mig is not None:

@@ -52,7 +52,7 @@ def load_of(
         filled_ms=_kernel_ms(filled, in_part),
         kernel_ms=_kernel_ms(alone, lambda bound: 1.0),
         copy_ms=sum(copies),
-        launches=alone.host.launches if alone.host else 1,
+        launches=max(1, sum(row.kernels for row in alone.operators)),
     )
 
 

@@ -9,8 +9,8 @@ energy     active + idle: active is the energy of a pass above idle on the whole
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import exp, hypot, log
 from typing import Any, Unpack
 
@@ -22,7 +22,9 @@ from dippm.decide.sharing.load import load_of
 from dippm.decide.sharing.ways import (
     WAYS,
     Way,
+    check_copies,
     check_count,
+    check_memory_limits,
     check_percentages,
     part_of,
     slices_of,
@@ -31,7 +33,7 @@ from dippm.decide.sharing.ways import (
 from dippm.devices import Device, MigProfile, taken_fraction
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import check_options
-from dippm.estimate.model_list import Candidate
+from dippm.estimate.model_list import Candidate, cases_of
 from dippm.estimate.models.neighbour_law import Load, NeighbourLaw, Together, fitted
 from dippm.estimate.models.power import idle_power_w
 from dippm.estimate.models.targets import Interval
@@ -59,6 +61,7 @@ class PlacedProcess:
         share: its share of the board's idle power.
         whole: prediction alone on the whole GPU, which has an energy.
         load: load for the neighbour law; None on a slice of its own.
+        memory_limit_mb: limit of its memory under MPS in MiB; None without one.
     """
 
     alone: Prediction
@@ -67,6 +70,7 @@ class PlacedProcess:
     share: float
     whole: Prediction
     load: Load | None
+    memory_limit_mb: float | None = None
 
 
 def share(
@@ -76,6 +80,7 @@ def share(
     sharing: str = "mps",
     percentages: Sequence[float] | None = None,
     slices: Sequence[str] | None = None,
+    memory_limits_mb: Sequence[float | None] | None = None,
     copies: int = 1,
     **options: Unpack[ProcessOptions],
 ) -> SharedGpu:
@@ -83,37 +88,42 @@ def share(
 
     Args:
         models: models as `dippm.predict` takes them, or `Candidate`s with an input of their own;
-            one process each.
+            one process each. A `Prediction` stands for its model under its own conditions, except
+            those that are given.
         framework: see `dippm.predict`.
         sharing: "time-slicing" (no MPS: processes take turns), "mps", or "mig" (one slice each).
             `mode` may state it as well.
         percentages: percentage of the GPU's threads for each MPS client, at most 100 in total.
         slices: MIG slice of each process.
+        memory_limits_mb: memory limit of each MPS client in MiB, None for no limit; the context is
+            taken to count.
         copies: number of copies of the whole set.
         **options: see `dippm.Options`; `batch` is one for all processes or one per model, `mig` a
             slice that all share by time slicing or MPS.
 
     Raises:
-        ConstraintError: if there is no model, or percentages, slices or batches do not match the
-            set.
+        ConstraintError: if there is no model, or percentages, slices, limits or batches do not
+            match the set.
         UnknownNameError: if the sharing mode, device, slice or checkpoint is not known.
-        ConditionsError: if the GPU has no slices, or precision, mode, ... cannot be predicted.
+        ConditionsError: if the GPU has no slices or no MPS, if `models` is a single model, if
+            predictions are for different GPUs, or precision, mode, ... cannot be predicted.
         ModelFileError: if a model cannot become a graph.
     """
     check_options(options, ProcessOptions)
-    cases = [case if isinstance(case, Candidate) else Candidate(case) for case in models]
-    usual = usual_options(cases[0].model if cases else None, options)
-    known = {n: v for n, v in usual.items() if n in ProcessOptions.__annotations__ and n != "batch"}
-    given: dict[str, Any] = {**known, **options}
+    cases = cases_of(models)
+    given: dict[str, Any] = {**options}
     if given.get("mode") in WAYS:
         sharing = given.pop("mode")
     way = way_of(sharing)
-    gpu = given["device"] = device_of(given.get("device", DEFAULT_DEVICE))
-    place = given["mig"] = slice_of(gpu, given.get("mig"))
-    batches = _batches(given.pop("batch", None), cases)
-    cases, batches = cases * max(copies, 0), batches * max(copies, 0)
-    check_count(len(cases))
-    check_percentages(percentages, len(cases), way)
+    several = [_options_of(case, given) for case in cases]
+    gpu = device_of(_one_of("device", several, DEFAULT_DEVICE))
+    place = slice_of(gpu, _one_of("mig", several, None))
+    batches = _batches(given.get("batch"), cases)
+    check_copies(copies)
+    check_count(len(cases) * copies, way, gpu)
+    cases, batches, several = cases * copies, batches * copies, several * copies
+    check_percentages(percentages, len(cases), way, gpu)
+    check_memory_limits(memory_limits_mb, len(cases), way)
     own = slices_of(gpu, slices, len(cases), way)
     if own and place is not None:
         raise ConditionsError(
@@ -125,9 +135,40 @@ def share(
     asked = list(zip(cases, batches, limits, strict=True))
     for number, one in enumerate(asked):
         again = next((placed[i] for i in range(number) if asked[i] == one), None)
+        there = {**several[number], "device": gpu, "mig": place}
         with stage(f"{number + 1} of {len(cases)}: {name_of(one[0].model)}"):
-            placed.append(again or _place_process(*one, framework, given, own=own is not None))
+            placed.append(again or _place_process(*one, framework, there, own=own is not None))
+    if memory_limits_mb is not None:
+        placed = [
+            replace(process, memory_limit_mb=limit)
+            for process, limit in zip(placed, memory_limits_mb, strict=True)
+        ]
     return answer_of(gpu, place, way, placed, limited=percentages is not None)
+
+
+def _options_of(case: Candidate, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a process: what is given, else those of its prediction."""
+    usual = usual_options(case.model, given)
+    found = {n: v for n, v in usual.items() if n in ProcessOptions.__annotations__} | given
+    found.pop("batch", None)
+    return found
+
+
+def _one_of(name: str, several: Sequence[Mapping[str, Any]], usual: Any) -> Any:
+    """Return the place that all processes have.
+
+    Raises:
+        ConditionsError: if predictions are of different places, and none was given.
+    """
+    values = [options[name] for options in several if name in options]
+    other = next((value for value in values if value != values[0]), None)
+    if other is not None:
+        first, second = (getattr(value, "name", value or "none") for value in (values[0], other))
+        raise ConditionsError(
+            f"the predictions are for different places: {name} {first} and {second}",
+            f"Processes share one GPU: give {name}=...",
+        )
+    return values[0] if values else usual
 
 
 def _batches(batch: int | Sequence[int] | None, cases: Sequence[Candidate]) -> list[int]:
@@ -255,7 +296,7 @@ def answer_of(
         gpu,
         place,
         way,
-        _words(placed[0].alone),
+        ", ".join(dict.fromkeys(_words(process.alone) for process in placed)),
         tuple(processes),
         measured=not why,
         why_bounds=why,
@@ -351,6 +392,10 @@ def _misfits(
 ) -> Iterator[str]:
     """Yield why the set does not fit the memory at 99 %."""
     for process in placed:
+        limit_mb, bound_mb = process.memory_limit_mb, process.alone.memory_bound_mb
+        if limit_mb is not None and bound_mb is not None and bound_mb > limit_mb:
+            name = process.alone.provenance.source
+            yield f"{name} needs up to {show(bound_mb)} MB at 99 %, its limit is {limit_mb:,} MB"
         if process.alone.memory_bound_mb is None:
             why = process.alone.absent.get("fits", "not predicted")
             yield f"whether {process.alone.provenance.source} fits is not known: {why}"

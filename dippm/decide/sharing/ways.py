@@ -14,6 +14,9 @@ Way = Literal["time-slicing", "mps", "mig"]
 WAYS: tuple[Way, ...] = get_args(Way)
 MOST_PROCESSES = 48
 """Clients of an MPS server, from Volta on."""
+MOST_BEFORE_VOLTA = 16
+VOLTA = 7.0
+"""Compute capability from which MPS limits the threads of clients."""
 
 
 def way_of(name: str) -> Way:
@@ -29,25 +32,92 @@ def way_of(name: str) -> Way:
     return found
 
 
-def check_count(processes: int) -> None:
-    """Refuse an empty set, and one with more processes than a GPU allows.
+def check_copies(copies: int) -> None:
+    """Refuse a number of copies that is not a whole number from 1.
+
+    Raises:
+        ConstraintError: if it is not.
+    """
+    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
+        raise ConstraintError(f"copies is {copies!r}", "Give a whole number, at least 1.")
+
+
+def check_count(processes: int, way: Way, device: Device) -> None:
+    """Refuse an empty set, one with more processes than a GPU allows, and MPS where there is none.
 
     Raises:
         ConstraintError: if the number is out of range.
+        ConditionsError: if the GPU has no MPS.
     """
-    if not 0 < processes <= MOST_PROCESSES:
+    most = MOST_PROCESSES
+    if way == "mps" and _is_before_volta(device):
+        most = MOST_BEFORE_VOLTA
+    if not 0 < processes <= most:
         raise ConstraintError(
             f"{processes} processes cannot share a GPU",
-            f"Give 1 to {MOST_PROCESSES} models, copies counted.",
+            f"Give 1 to {most} models, copies counted.",
+        )
+    if way == "mps":
+        check_mps(device)
+
+
+def check_mps(device: Device) -> None:
+    """Refuse MPS on a GPU of another vendor.
+
+    Raises:
+        ConditionsError: if it is one.
+    """
+    if device.is_of_another_vendor:
+        raise ConditionsError(
+            f"MPS runs on NVIDIA GPUs, and {device.name} is not one",
+            "Ask for sharing=time-slicing.",
         )
 
 
-def check_percentages(given: Sequence[float] | None, processes: int, way: Way) -> None:
+def _is_before_volta(device: Device) -> bool:
+    return device.compute_capability is not None and device.compute_capability < VOLTA
+
+
+def check_memory_limits(limits: Sequence[float | None] | None, processes: int, way: Way) -> None:
+    """Refuse memory limits of MPS clients that do not go together.
+
+    Raises:
+        ConstraintError: if they are given without MPS, are not one per process, or not above 0.
+    """
+    if limits is None:
+        return
+    if way != "mps":
+        raise ConstraintError(
+            f"memory limits of clients apply to MPS, not to {way}",
+            "Leave them out, or use sharing=mps.",
+        )
+    _check_one_each("memory limits", limits, processes)
+    for one in limits:
+        if one is not None and not (is_finite(one) and one > 0):
+            raise ConstraintError(
+                f"a memory limit of {one!r} MB is not possible", "Give more than 0, or None."
+            )
+
+
+def _check_one_each(what: str, given: Sequence[float | None], processes: int) -> None:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ConstraintError(f"{what} is {given!r}", "Give a list of numbers, one per process.")
+    if len(given) != processes:
+        raise ConstraintError(
+            f"{len(given)} {what} were given for {processes} processes",
+            "Give one for each, or none.",
+        )
+
+
+def check_percentages(
+    given: Sequence[float] | None, processes: int, way: Way, device: Device
+) -> None:
     """Refuse percentages of a GPU's threads that do not go together.
 
     Raises:
         ConstraintError: if they are given without MPS, are not one per process, are out of range,
             or exceed the whole.
+        ConditionsError: if MPS of the GPU has none.
     """
     if given is None:
         return
@@ -56,15 +126,17 @@ def check_percentages(given: Sequence[float] | None, processes: int, way: Way) -
             f"percentages of threads apply to MPS, not to {way}",
             "Leave them out, or use sharing=mps.",
         )
-    if len(given) != processes:
-        raise ConstraintError(
-            f"{len(given)} percentages were given for {processes} processes",
-            "Give one for each, or none.",
+    if _is_before_volta(device):
+        raise ConditionsError(
+            f"MPS on {device.name} has no percentages of threads: these came with Volta",
+            "Leave them out.",
         )
+    _check_one_each("percentages", given, processes)
     for one in given:
         if not (is_finite(one) and 0 < one <= 100):
             raise ConstraintError(
-                f"{one} % of the threads is not possible", "Give more than 0 and at most 100."
+                f"{one!r} % of the threads is not possible",
+                "Give a number above 0 and at most 100.",
             )
     if sum(given) > 100 + 1e-9:
         raise ConstraintError(
@@ -93,7 +165,9 @@ def slices_of(
             )
         return None
     if not device.mig_profiles:
-        raise ConditionsError(f"{device.name} has no known MIG slices", "Ask for sharing=mps.")
+        raise ConditionsError(
+            f"{device.name} has no known MIG slices", "Ask for sharing=mps or time-slicing."
+        )
     if given is None or len(given) != processes:
         raise ConstraintError(
             f"{len(given or ())} slices were given for {processes} processes",

@@ -72,6 +72,8 @@ it has no parser for them."""
 NEEDS_PLUGIN = ("deform_conv2d", "col2im", "affine_grid", "bit_shift")
 """Operators of ONNX that TensorRT's own parser does not read (its list of supported operators): a
 plugin computes them, or the engine ends before them and PyTorch does (Torch-TensorRT)."""
+LEAST_INT8_TENSOR_CORES = 7.2
+"""Compute capability from which tensor cores multiply 8-bit integers: Xavier, then Turing."""
 Z90 = 1.645
 ELSEWHERE_LOG_SD = log(1.3)
 """Added away from what was measured: an assumption. Rates that NVIDIA has published for A100, V100
@@ -311,6 +313,12 @@ def engine_warnings(graph: ModelGraph, c: Conditions, half: float) -> tuple[str,
         found.append(
             f"{c.precision}: convolutions and dense layers; norms, softmax and attention stay in "
             "fp16; the effect of the rounding on the model's results is not considered"
+        )
+    capability = c.device.compute_capability
+    if c.precision == "int8" and capability is not None and capability < LEAST_INT8_TENSOR_CORES:
+        found.append(
+            f"{c.device.name} has no tensor cores for 8-bit integers: they are multiplied by an "
+            "instruction (DP4A), or in fp16 where its tensor cores are faster"
         )
     if c.device.calibration is not None and c.runtime == "tensorrt":
         found.append(

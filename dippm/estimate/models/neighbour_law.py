@@ -39,7 +39,7 @@ class Load:
         filled_ms: kernel time if neighbours fill the units that its kernels leave idle.
         kernel_ms: kernel time of the process by itself.
         copy_ms: copy of the inputs from the host.
-        launches: number of kernels that it launches.
+        launches: number of its kernels, also of those that a CUDA graph launches at once.
     """
 
     alone_ms: float

@@ -83,7 +83,12 @@ def share_options(words: Sequence[str]) -> dict[str, Any]:
         return {"sharing": "time-slicing"}
     percentages = [way.thread_percent for way in ways]
     limited = all(one is not None and one < 100 for one in percentages)
-    return {"sharing": "mps", "percentages": percentages if limited else None}
+    limits = [way.memory_limit_mb for way in ways]
+    return {
+        "sharing": "mps",
+        "percentages": percentages if limited else None,
+        "memory_limits_mb": limits if any(limits) else None,
+    }
 
 
 def _word(run: StoredRun) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -20,7 +20,6 @@ from dippm.runs.plans.status import WORDS
 from dippm.runs.plans.workload import workloads
 
 if TYPE_CHECKING:
-    from dippm.estimate.models.targets import Interval
     from dippm.runs.plans.predicted import PredictedRows
 
 SHORT = 8
@@ -102,41 +101,44 @@ def row_document(row: PlanRow) -> dict[str, Any]:
     }
 
 
-def predicted_lines(sets: Iterable[PredictedRows]) -> Iterator[str]:
-    """Yield what the rows that share a GPU do to each other, or why it is not known."""
-    for found in sets:
-        devices = dict.fromkeys(device for row in found.rows for device in row.devices)
-        where = f"workload {found.workload.experiment}/{found.workload.name} on {'+'.join(devices)}"
-        if found.shared is None:
-            yield printable(f"{where} is not predicted: {found.reason}")
+def predicted_lines(documents: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what the rows that share a GPU do to each other, or why it is not known.
+
+    Args:
+        documents: of `predicted_document`.
+    """
+    for found in documents:
+        devices = "+".join(found["devices"])
+        where = f"workload {found['experiment']}/{found['workload']} on {devices}"
+        if found["reason"] is not None:
+            yield printable(f"{where} is not predicted: {found['reason']}")
             continue
-        yield printable(
-            f"{where}, {found.shared.device.name} by {found.shared.sharing}, predicted:"
-        )
-        for row, one in zip(found.rows, found.shared.processes, strict=True):
-            letter = found.workload.letters[found.workload.rows.index(row)]
-            yield printable(
-                f" {letter:<16} {_with_range(one.latency_ms, one.latency)} ms, "
-                f"× {_with_range(one.slowdown, one.slowdown_range)}"
-            )
-        yield from (printable(f"   bounds: {why}") for why in [found.shared.why_bounds] if why)
-        yield from (f"   will not fit: {printable(why)}" for why in found.shared.misfits)
+        yield printable(f"{where}, {found['device']} by {found['sharing']}, predicted:")
+        for one in found["processes"]:
+            latency, slowdown = _with_range(one, "latency_ms"), _with_range(one, "slowdown")
+            yield printable(f" {one['name']:<16} {latency} ms, × {slowdown}")
+        if found["why_bounds"]:
+            yield printable(f"   bounds: {found['why_bounds']}")
+        yield from (f"   will not fit: {printable(why)}" for why in found["misfits"])
 
 
 def predicted_document(found: PredictedRows) -> dict[str, Any]:
     """Return the prediction of rows that share a GPU as JSON."""
-    processes = found.shared.processes if found.shared else ()
+    processes, letters = found.shared.processes if found.shared else (), found.workload.letters
     return {
         "experiment": found.workload.experiment,
         "workload": found.workload.name,
+        "devices": list(dict.fromkeys(device for row in found.rows for device in row.devices)),
         "device": found.shared and found.shared.device.name,
         "sharing": found.shared and found.shared.sharing,
         "rows": [row.number for row in found.rows],
         "feasible": found.shared and found.shared.feasible,
+        "misfits": list(found.shared.misfits) if found.shared else [],
         "why_bounds": (found.shared and found.shared.why_bounds) or None,
         "processes": [
             {
                 "row": row.number,
+                "name": letters[found.workload.rows.index(row)],
                 "latency_ms": one.latency_ms,
                 "latency_ms_low": one.latency.low,
                 "latency_ms_high": one.latency.high,
@@ -150,8 +152,9 @@ def predicted_document(found: PredictedRows) -> dict[str, Any]:
     }
 
 
-def _with_range(value: float, interval: Interval) -> str:
-    return f"{show(value)} ({show(interval.low)} – {show(interval.high)})"
+def _with_range(one: Mapping[str, Any], what: str) -> str:
+    low, high = one[f"{what}_low"], one[f"{what}_high"]
+    return f"{show(one[what])} ({show(low)} – {show(high)})"
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

@@ -205,6 +205,9 @@ def test_a_model_that_cannot_be_read_names_its_stage(tmp_path):
         ("sdx", {}, "Did you mean sdxl"),
         ("sdxl", {"stepz": 3}, "Did you mean steps"),
         (EXAMPLES / "ap1.toml", {"steps": 3}, "unknown option 'steps'"),
+        (3, {}, "3 is not a pipeline"),
+        ("", {}, "is not a pipeline"),
+        (None, {}, "None is not a pipeline"),
     ],
 )
 def test_what_is_not_known_has_the_closest_name(source, given, words):

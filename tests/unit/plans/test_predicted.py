@@ -48,6 +48,8 @@ def test_rows_that_share_a_gpu_are_what_share_predicts(folder):
     assert found.shared.rows() == expected.rows()
     (halves,) = predicted(folder, "1,1,0,mps:50%,echo,net.onnx\n" * 2)
     assert [one.part for one in halves.shared.processes] == ["50 % threads"] * 2
+    (limited,) = predicted(folder, "1,1,0,mps:1024mb,echo,net.onnx\n" * 2)
+    assert any("its limit is 1,024 MB" in why for why in limited.shared.misfits)
     slices = "1,1,0,{},echo,net.onnx --precision fp16\n"
     (apart,) = predicted(folder, slices.format("3g.20gb") + slices.format("4g.20gb"))
     assert [one.part for one in apart.shared.processes] == ["3g.20gb", "4g.20gb"]

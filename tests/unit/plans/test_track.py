@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -182,6 +183,21 @@ class TestOnAFakeGpu:
         answer = dippm(gpu, "track", "-d", "0", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
         assert answer.stdout.strip() == fake_nvml.GPU_UUID
         assert only_run(gpu).start.tags["devices"] == "0"
+
+    def test_a_run_of_a_plan_begins_with_the_slowdown_of_rows_that_share(self, gpu, onnx_file):
+        shutil.copy(onnx_file, gpu.folder / "net.onnx")
+        head = "Experiment,Workload,Devices,Collocation,File,Model\n"
+        rows = 2 * "1,1,0,mps,true,net.onnx --batch 8\n" + 2 * "1,2,0,mps,true,\n"
+        gpu.plan.write_text(head + rows)
+        answer = dippm(gpu, "plan", "run", "plan.csv")
+        assert answer.returncode == 0, answer.stderr
+        lines = answer.stderr.splitlines()
+        assert lines[0].endswith(" by mps, predicted:")
+        assert [" ms, × " in line for line in lines[1:3]] == [True, True]
+        assert lines[1].split()[0] == "0_A_mps"
+        assert "says nothing of row" not in answer.stderr, "rows that name no model ask for nothing"
+        quiet = dippm(gpu, "plan", "run", "plan.csv", "--quiet")
+        assert "predicted" not in quiet.stderr
 
     def test_a_slice_is_made_and_gone_afterwards(self, gpu):
         words = ["-d", "1", "-c", "3g.20gb", "-l", "-", "sh", "-c"]

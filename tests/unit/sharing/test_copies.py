@@ -60,6 +60,15 @@ def test_a_choice_holds_all_copies_and_ranks_by_what_they_do_together(small: Any
     assert any("A100-80GB alone" in warning for warning in t4.prediction.warnings)
 
 
+def test_a_gpu_without_mps_is_out_of_the_choice_with_its_reason(small: Any) -> None:
+    found = dippm.choose(small, copies=2, devices=[A100, "MI250"], slices=False)
+    other = next(c for c in found.contenders if c.device.is_of_another_vendor)
+    assert found.best is not None
+    assert found.best.name == A100
+    assert other.prediction is None
+    assert "MPS runs on NVIDIA GPUs" in str(other.error)
+
+
 def test_copies_share_the_price_of_an_hour(small: Any) -> None:
     options: dict[str, Any] = {"devices": A100, "slices": False, "prices": {A100: 4.0}}
     one, two = (dippm.choose(small, copies=n, **options).best for n in (1, 2))

@@ -237,7 +237,21 @@ def test_a_gpu_without_a_known_power_has_no_energies(small: Any) -> None:
         ({"slices": ["1g.10gb", "1g.10gb"]}, ConstraintError, "apply to MIG"),
         ({"mig": "9g.90gb"}, UnknownNameError, "9g.90gb"),
         ({"batch": [1, 2, 3]}, ConditionsError, "3 batches"),
-        ({"copies": 0}, ConstraintError, "0 processes"),
+        ({"copies": 0}, ConstraintError, "copies is 0"),
+        ({"copies": 2.5}, ConstraintError, "copies is 2.5"),
+        ({"percentages": 50}, ConstraintError, "percentages is 50"),
+        ({"percentages": "50,50"}, ConstraintError, "percentages is .50,50"),
+        ({"percentages": ["50", "50"]}, ConstraintError, "number above 0|not possible"),
+        ({"percentages": [50, 50], "device": "P100"}, ConditionsError, "came with Volta"),
+        ({"copies": 9, "device": "P100"}, ConstraintError, "18 processes"),
+        ({"device": "MI250"}, ConditionsError, "MPS runs on NVIDIA"),
+        ({"memory_limits_mb": [4096]}, ConstraintError, "1 memory limits .* 2 processes"),
+        ({"memory_limits_mb": [0, None]}, ConstraintError, "memory limit of 0"),
+        (
+            {"memory_limits_mb": [1, 1], "sharing": "time-slicing"},
+            ConstraintError,
+            "apply to MPS",
+        ),
         ({"copies": 25}, ConstraintError, "50 processes"),
         (
             {"checkpoint": "pmgns-timm-rtx3090", "device": "RTX-3090", "precision": "amp"},
@@ -257,6 +271,59 @@ def test_what_makes_no_sense_is_refused_with_the_next_step(
 def test_no_model_is_refused() -> None:
     with pytest.raises(ConstraintError, match="0 processes"):
         dippm.share([])
+
+
+@pytest.mark.parametrize("one", ["timm:resnet18", Path("net.onnx"), net(), None, 3])
+def test_one_model_is_no_list(one: Any) -> None:
+    """A name has letters and a sequence has layers: neither is taken for models."""
+    for verb in (dippm.share, dippm.compare):
+        with pytest.raises(ConditionsError, match="is not a list of models") as raised:
+            verb(one)
+        assert "[model]" in raised.value.hint
+
+
+def test_predictions_keep_their_own_runtime_and_precision(small: Any) -> None:
+    eager = dippm.predict(small, device=A100, batch=256)
+    engine = dippm.predict(small, device=A100, batch=64, precision="fp16", runtime="tensorrt")
+    found = dippm.share([eager, engine])
+    assert [one.alone.conditions.runtime for one in found.processes] == ["pytorch", "tensorrt"]
+    assert [one.alone.latency_ms for one in found.processes] == [
+        eager.latency_ms,
+        engine.latency_ms,
+    ]
+    assert found.conditions == "fp32 · eager, fp16 · tensorrt"
+    assert not found.measured
+    same = dippm.share([eager, engine], runtime="tensorrt", precision="fp16")
+    assert {one.alone.conditions.runtime for one in same.processes} == {"tensorrt"}
+
+
+def test_predictions_for_two_gpus_are_refused(small: Any) -> None:
+    here, there = (dippm.predict(small, device=name) for name in (A100, "T4"))
+    with pytest.raises(ConditionsError, match="device A100-80GB and T4") as raised:
+        dippm.share([here, there])
+    assert "device=" in raised.value.hint
+    assert dippm.share([here, there], device="L4").device.name == "L4"
+
+
+def test_the_bound_of_an_engine_counts_the_kernels_of_its_graph(small: Any) -> None:
+    """A CUDA graph is one launch for the host; each of its kernels may wait for a neighbour's."""
+    engine = dippm.predict(small, device=A100, precision="fp16", runtime="tensorrt")
+    loaded = dippm.load(device=A100)
+    load = load_of(loaded, small, engine.conditions, engine)
+    assert engine.host is not None
+    assert engine.host.launches == 1
+    assert load.launches == sum(row.kernels for row in engine.operators) > 1
+    eager = dippm.predict(small, device=A100)
+    assert eager.host is not None
+    assert load_of(loaded, small, eager.conditions, eager).launches == eager.host.launches
+
+
+def test_a_client_over_its_memory_limit_does_not_fit(small: Any) -> None:
+    found = shared([small, small], memory_limits_mb=[1024, None])
+    assert not found.feasible
+    (why,) = found.misfits
+    assert "its limit is 1,024 MB" in why
+    assert shared([small, small], memory_limits_mb=[65536, None]).feasible
 
 
 def test_a_model_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

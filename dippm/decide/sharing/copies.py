@@ -36,7 +36,7 @@ def predict_among_copies(
     if copies == 1 or prediction.latency_ms is None:
         return prediction
     c = prediction.conditions
-    check_mps(c.device)
+    check_mps(c.device, copies)
     alone = loaded.predict_at(graph, c, name=prediction.provenance.source)
     load, whole = load_of(loaded, graph, c, alone), alone
     if c.mig is not None:

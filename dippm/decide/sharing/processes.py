@@ -25,6 +25,7 @@ from dippm.decide.sharing.ways import (
     check_copies,
     check_count,
     check_memory_limits,
+    check_mps,
     check_percentages,
     part_of,
     slices_of,
@@ -120,7 +121,9 @@ def share(
     place = slice_of(gpu, _one_of("mig", several, None))
     batches = _batches(given.get("batch"), cases)
     check_copies(copies)
-    check_count(len(cases) * copies, way, gpu)
+    check_count(len(cases) * copies)
+    if way == "mps":
+        check_mps(gpu, len(cases) * copies)
     cases, batches, several = cases * copies, batches * copies, several * copies
     check_percentages(percentages, len(cases), way, gpu)
     check_memory_limits(memory_limits_mb, len(cases), way)
@@ -149,9 +152,8 @@ def share(
 def _options_of(case: Candidate, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a process: what is given, else those of its prediction."""
     usual = usual_options(case.model, given)
-    found = {n: v for n, v in usual.items() if n in ProcessOptions.__annotations__} | given
-    found.pop("batch", None)
-    return found
+    known = {n: v for n, v in usual.items() if n in ProcessOptions.__annotations__}
+    return {n: v for n, v in {**known, **given}.items() if n != "batch"}
 
 
 def _one_of(name: str, several: Sequence[Mapping[str, Any]], usual: Any) -> Any:
@@ -394,8 +396,8 @@ def _misfits(
     for process in placed:
         limit_mb, bound_mb = process.memory_limit_mb, process.alone.memory_bound_mb
         if limit_mb is not None and bound_mb is not None and bound_mb > limit_mb:
-            name = process.alone.provenance.source
-            yield f"{name} needs up to {show(bound_mb)} MB at 99 %, its limit is {limit_mb:,} MB"
+            needs = f"needs up to {show(bound_mb)} MB at 99 %, its limit is {show(limit_mb)} MB"
+            yield f"{process.alone.provenance.source} {needs}"
         if process.alone.memory_bound_mb is None:
             why = process.alone.absent.get("fits", "not predicted")
             yield f"whether {process.alone.provenance.source} fits is not known: {why}"

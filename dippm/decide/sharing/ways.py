@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from dippm.base.written import is_finite
 from dippm.devices import Device, MigProfile, arrange, places
@@ -15,6 +15,7 @@ WAYS: tuple[Way, ...] = get_args(Way)
 MOST_PROCESSES = 48
 """Clients of an MPS server, from Volta on."""
 MOST_BEFORE_VOLTA = 16
+"""Clients of an MPS server before Volta."""
 VOLTA = 7.0
 """Compute capability from which MPS limits the threads of clients."""
 
@@ -42,27 +43,21 @@ def check_copies(copies: int) -> None:
         raise ConstraintError(f"copies is {copies!r}", "Give a whole number, at least 1.")
 
 
-def check_count(processes: int, way: Way, device: Device) -> None:
-    """Refuse an empty set, one with more processes than a GPU allows, and MPS where there is none.
+def check_count(processes: int) -> None:
+    """Refuse an empty set, and one with more processes than a GPU allows.
 
     Raises:
         ConstraintError: if the number is out of range.
-        ConditionsError: if the GPU has no MPS.
     """
-    most = MOST_PROCESSES
-    if way == "mps" and _is_before_volta(device):
-        most = MOST_BEFORE_VOLTA
-    if not 0 < processes <= most:
+    if not 0 < processes <= MOST_PROCESSES:
         raise ConstraintError(
             f"{processes} processes cannot share a GPU",
-            f"Give 1 to {most} models, copies counted.",
+            f"Give 1 to {MOST_PROCESSES} models, copies counted.",
         )
-    if way == "mps":
-        check_mps(device)
 
 
-def check_mps(device: Device) -> None:
-    """Refuse MPS on a GPU of another vendor.
+def check_mps(device: Device, clients: int) -> None:
+    """Refuse MPS on a GPU of another vendor, and more clients than it has before Volta.
 
     Raises:
         ConditionsError: if it is one.
@@ -71,6 +66,11 @@ def check_mps(device: Device) -> None:
         raise ConditionsError(
             f"MPS runs on NVIDIA GPUs, and {device.name} is not one",
             "Ask for sharing=time-slicing.",
+        )
+    if _is_before_volta(device) and clients > MOST_BEFORE_VOLTA:
+        raise ConditionsError(
+            f"MPS on {device.name} has at most {MOST_BEFORE_VOLTA} clients, not {clients}",
+            f"Give fewer; from Volta on there are {MOST_PROCESSES}.",
         )
 
 
@@ -99,7 +99,7 @@ def check_memory_limits(limits: Sequence[float | None] | None, processes: int, w
             )
 
 
-def _check_one_each(what: str, given: Sequence[float | None], processes: int) -> None:
+def _check_one_each(what: str, given: Any, processes: int) -> None:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ConstraintError(f"{what} is {given!r}", "Give a list of numbers, one per process.")
     if len(given) != processes:

@@ -71,7 +71,7 @@ def test_a_set_that_will_not_fit_is_exit_code_1(net: Path) -> None:
         ("", 2, "no model"),
         ("{net} --mps half", 2, "numbers"),
         ("{net} --mps 50:halfmb", 2, "numbers"),
-        ("{net} {net} --mps 50,4096mb", 2, "one percentage for each process"),
+        ("{net} {net} --mps 50,4096mb", 2, "not one percentage"),
         ("{net} {net} --mps 50:1024mb,50 --device A100", 1, "its limit is 1,024 MB"),
         ("{net} {net} --mps 4096mb --device A100", 1, "1 memory limits"),
         ("{net} --batch many", 2, "numbers"),

@@ -187,7 +187,7 @@ class TestOnAFakeGpu:
     def test_a_run_of_a_plan_begins_with_the_slowdown_of_rows_that_share(self, gpu, onnx_file):
         shutil.copy(onnx_file, gpu.folder / "net.onnx")
         head = "Experiment,Workload,Devices,Collocation,File,Model\n"
-        rows = 2 * "1,1,0,mps,true,net.onnx --batch 8\n" + 2 * "1,2,0,mps,true,\n"
+        rows = 2 * "1,1,0,mps,true,net.onnx --batch 8 --device A100\n" + 2 * "1,2,0,mps,true,\n"
         gpu.plan.write_text(head + rows)
         answer = dippm(gpu, "plan", "run", "plan.csv")
         assert answer.returncode == 0, answer.stderr

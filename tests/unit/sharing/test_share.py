@@ -243,7 +243,7 @@ def test_a_gpu_without_a_known_power_has_no_energies(small: Any) -> None:
         ({"percentages": "50,50"}, ConstraintError, "percentages is .50,50"),
         ({"percentages": ["50", "50"]}, ConstraintError, "number above 0|not possible"),
         ({"percentages": [50, 50], "device": "P100"}, ConditionsError, "came with Volta"),
-        ({"copies": 9, "device": "P100"}, ConstraintError, "18 processes"),
+        ({"copies": 9, "device": "P100"}, ConditionsError, "at most 16 clients, not 18"),
         ({"device": "MI250"}, ConditionsError, "MPS runs on NVIDIA"),
         ({"memory_limits_mb": [4096]}, ConstraintError, "1 memory limits .* 2 processes"),
         ({"memory_limits_mb": [0, None]}, ConstraintError, "memory limit of 0"),

@@ -17,6 +17,9 @@ Differences that are real, so that the twins or the comparison leave them out:
 - Keras DenseNet121 of the zoo ends in a softmax; those of torchvision and Paddle do not.
 - Keras ResNet50 of the zoo strides in its first 1 × 1 convolution and gives all a bias.
 - Keras EfficientNet starts with a rescaling and a normalisation of the image.
+
+Kernels in PyTorch's modes follow the calls as the file spells them, and differ. Those of TensorRT
+do not: it takes what exporters spell in steps as one operator.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ from typing import Any
 
 import pytest
 
+from dippm.devices import find
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import Conditions
 from dippm.model.frontends import load
 from dippm.model.graph import ModelGraph, build
 from dippm.model.graph.operators import operator
@@ -52,6 +58,7 @@ def twins(*names: str) -> list[Any]:
     return [name if name in SAMPLE else pytest.param(name, marks=FURTHER) for name in names]
 
 
+ENGINE = Conditions(device=find("T4"), precision="fp16", runtime="tensorrt", timer="kernel")
 GMACS = {"resnet50": 4.089, "densenet121": 2.834, "vgg16": 15.470}
 
 Convert = Callable[..., ModelGraph]
@@ -120,6 +127,22 @@ def test_channels_first_routes_give_equal_nodes_and_edges(convert: Convert, rout
     assert keep == [n for n in expected.nodes if n.op != "batch_norm"]
     if len(found.nodes) == len(expected.nodes):
         assert found.edges == expected.edges
+
+
+@pytest.mark.parametrize("name", twins("encoder", *CNNS))
+@pytest.mark.parametrize("route", ROUTES)
+def test_an_engine_runs_the_same_kernels_whichever_framework(
+    convert: Convert, route: str, name: str
+):
+    """What exporters spell in steps, an engine takes as what it is: see `engine_kernels`."""
+    answers = [
+        pretrained.load().predictor.predict(convert(one, name), ENGINE)
+        for one in ("pytorch", route)
+    ]
+    expected, found = (sum(row.kernels for row in one.operators) for one in answers)
+    assert found == expected
+    expected_ms, found_ms = (one.values["latency_ms"].value for one in answers)
+    assert found_ms == pytest.approx(expected_ms, rel=0.02)
 
 
 @pytest.mark.nightly(part="zoo")

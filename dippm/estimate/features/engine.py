@@ -2,14 +2,15 @@
 
 TensorRT folds the batch norm after a convolution or a product into its weights, adds bias and
 residual and applies the activation while the result is still in registers, writes the parts of a
-concatenation where the whole will lie, and fuses what is left as a compiler does. ONNX Runtime
+concatenation where the whole will lie, and fuses what is left as a compiler does. What exporters
+spell in steps it takes as what it is: a padded convolution, an activation, attention. ONNX Runtime
 folds, joins a residual to the norm that reads it, and runs everything else operator by operator.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dippm.estimate.features.fusion import fuse, joined_groups
 from dippm.estimate.features.kernel import Kernel
@@ -114,7 +115,137 @@ def engine_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
     Args:
         kernels: kernels of eager mode in execution order, with their sources.
     """
-    return fuse(_without_concatenations(_with_epilogues(kernels)))
+    whole = _with_activations(_with_padding(kernels))
+    return fuse(_without_concatenations(_with_attention(_with_epilogues(whole))))
+
+
+def _with_padding(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Let convolutions pad their input themselves: TensorFlow's SAME, written as a copy before."""
+    readers, found, dropped = _readers(kernels), list(kernels), dict[int, Sequence[int]]()
+    for at, kernel in enumerate(kernels):
+        if not kernel.kind.startswith("conv_"):
+            continue
+        for copy in kernel.sources:
+            fill = copy - 1
+            is_padding = (
+                (kernels[copy].kind, kernels[copy].node, readers[copy])
+                == ("copy", kernel.node, [at])
+            ) and (fill >= 0 and kernels[fill].node == kernel.node)
+            if is_padding and not (kernels[fill].read_bytes or readers[fill]):
+                more = kernels[fill].write_bytes - kernels[copy].write_bytes
+                found[at] = found[at]._replace(read_bytes=found[at].read_bytes - more)
+                dropped |= {fill: (), copy: kernels[copy].sources}
+    return _without(found, dropped)
+
+
+def _with_activations(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Make one kernel of an activation in steps, such as x · (1 + erf(x / √2)) / 2."""
+    readers, found, dropped = _readers(kernels), list(kernels), dict[int, Sequence[int]]()
+    start = 0
+    for end, kernel in enumerate(kernels):
+        if kernel.node != kernels[start].node or kernel.kind not in EPILOGUES:
+            start = end + (kernel.kind not in EPILOGUES)
+            continue
+        steps = range(start, end + 1)
+        goes_on = end + 1 < len(kernels) and kernels[end + 1].node == kernel.node
+        read = {s for at in steps for s in kernels[at].sources if s < start}
+        if len(steps) < 2 or goes_on or len(read) != 1:
+            continue
+        (source,) = read
+        inside = all(reader in steps for at in (source, *steps[:-1]) for reader in readers[at])
+        if inside and kernels[source].write_bytes * kernel.out_bytes == (
+            kernel.write_bytes * kernels[source].out_bytes
+        ):
+            found[end] = kernel._replace(
+                kind="costly_activation",
+                flops=sum(kernels[at].flops for at in steps),
+                read_bytes=kernels[source].write_bytes,
+                sources=(source,),
+            )
+            dropped |= dict.fromkeys(steps[:-1], ())
+    return _without(found, dropped)
+
+
+def _with_attention(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Make one kernel of attention in steps: scores, softmax, sum of values, copies of heads.
+
+    Scores to which something is added, such as a bias by position, stay in steps.
+    """
+    readers, found, dropped = _readers(kernels), list(kernels), dict[int, Sequence[int]]()
+    for at, softmax in enumerate(kernels):
+        if softmax.kind != "softmax" or len(softmax.sources) != 1 or len(readers[at]) != 1:
+            continue
+        (first,), (last,) = softmax.sources, readers[at]
+        scores, values = kernels[first], kernels[last]
+        if not _is_attention(scores, softmax, values) or readers[first] != [at]:
+            continue
+        size = scores.in_bytes * scores.copies * values.n * values.k
+        operands = {*scores.sources, *values.sources} - {at}
+        found[last] = values._replace(
+            kind="attention",
+            flops=scores.flops + values.flops,
+            read_bytes=scores.read_bytes + size,
+            m=scores.m,
+            n=scores.n,
+            k=scores.k,
+            sources=tuple(sorted(operands)),
+        )
+        dropped |= {first: (), at: ()}
+        for operand in operands:
+            for one in _preparation(operand, kernels, readers, scores.node):
+                dropped[one] = kernels[one].sources
+        if len(readers[last]) == 1 and kernels[readers[last][0]].kind == "copy":
+            dropped[readers[last][0]] = (last,)
+    return _without(found, dropped)
+
+
+def _is_attention(scores: Kernel, softmax: Kernel, values: Kernel) -> bool:
+    """Tell whether scores, softmax and weighted values are attention and nothing more."""
+    if {scores.kind, values.kind} != {"batched_gemm"} or scores.copies != values.copies:
+        return False
+    operands = scores.in_bytes * scores.copies * scores.k * (scores.m + scores.n)
+    size = values.in_bytes * values.copies * values.n * values.k
+    return (scores.m, scores.n) == (values.m, values.k) and (
+        scores.read_bytes <= operands and values.read_bytes <= softmax.write_bytes + size
+    )
+
+
+def _preparation(
+    operand: int, kernels: Sequence[Kernel], readers: Sequence[Sequence[int]], node: int
+) -> Iterator[int]:
+    """Yield the copies of heads and the scaling of its own that attention does as it reads."""
+    while len(readers[operand]) == 1 and len(kernels[operand].sources) <= 1:
+        kernel = kernels[operand]
+        scales = (kernel.kind, kernel.node) == ("elementwise", node)
+        if not (kernel.kind == "copy" or scales) or kernel.read_bytes > kernel.write_bytes:
+            return
+        yield operand
+        if not kernel.sources:
+            return
+        (operand,) = kernel.sources
+
+
+def _readers(kernels: Sequence[Kernel]) -> list[list[int]]:
+    """Return the positions of the kernels that read each kernel's result."""
+    found: list[list[int]] = [[] for _ in kernels]
+    for at, kernel in enumerate(kernels):
+        for source in kernel.sources:
+            found[source].append(at)
+    return found
+
+
+def _without(kernels: Sequence[Kernel], dropped: Mapping[int, Sequence[int]]) -> list[Kernel]:
+    """Return the kernels without some; what reads one of these reads what is given for it."""
+    found: list[Kernel] = []
+    stands_for: list[tuple[int, ...]] = []
+    for at, kernel in enumerate(kernels):
+        sources = dropped.get(at, kernel.sources)
+        places = tuple(sorted({place for source in sources for place in stands_for[source]}))
+        if at not in dropped:
+            places, kernel = (len(found),), kernel._replace(sources=places)
+            found.append(kernel)
+        stands_for.append(places)
+    return found
 
 
 def _with_epilogues(kernels: Sequence[Kernel]) -> list[Kernel]:
@@ -154,21 +285,10 @@ def _ends(
 def _without_concatenations(kernels: Sequence[Kernel]) -> list[Kernel]:
     """Drop concatenations whose parts other kernels write where the whole will lie."""
     readers = Counter(source for kernel in kernels for source in kernel.sources)
-    sources_of: list[tuple[int, ...]] = []
-    kept: dict[int, int] = {}
-    found: list[Kernel] = []
-    for position, kernel in enumerate(kernels):
-        sources = tuple(sorted({at for s in kernel.sources for at in sources_of[s]}))
+    dropped: dict[int, Sequence[int]] = {}
+    for at, kernel in enumerate(kernels):
         written = sum(kernels[s].write_bytes for s in kernel.sources)
-        if (
-            kernel.kind == "concat"
-            and kernel.sources
-            and all(readers[s] == 1 for s in kernel.sources)
-            and written >= kernel.write_bytes
-        ):
-            sources_of.append(sources)
-            continue
-        kept[position] = len(found)
-        found.append(kernel._replace(sources=sources))
-        sources_of.append((kept[position],))
-    return found
+        own = kernel.sources and all(readers[s] == 1 for s in kernel.sources)
+        if kernel.kind == "concat" and own and written >= kernel.write_bytes:
+            dropped[at] = kernel.sources
+    return _without(kernels, dropped)

@@ -104,3 +104,76 @@ def test_eight_bits_pass_between_convolutions_and_end_at_dense_layers() -> None:
 def test_a_depthwise_convolution_has_no_8_bit_unit() -> None:
     (found,) = in_eight_bits([conv()._replace(kind="conv_depthwise", unit="fp32")])
     assert (found.unit, found.out_bytes) == ("fp32", 1)
+
+
+def attention_in_steps(*, bias: bool = False) -> list[Kernel]:
+    """Return what exporters write: three products, copies of their heads, scores, softmax, sum."""
+    dense = [stream("gemm", size=64.0)._replace(node=node, unit="half") for node in range(3)]
+    heads = [stream("copy", at, size=64.0)._replace(node=3, strided=True) for at in range(2)]
+    sizes = {"m": 8.0, "n": 8.0, "k": 4.0, "copies": 2.0, "in_bytes": 2, "out_bytes": 2}
+    scores = stream("batched_gemm", 3, 4)._replace(
+        node=3, unit="half", flops=1024.0, read_bytes=256.0, write_bytes=256.0, **sizes
+    )
+    added = [stream("broadcast", 5, size=128.0)._replace(node=3, read_bytes=512.0)] * bias
+    softmax = stream("softmax", 5 + bias, size=128.0)._replace(node=3)
+    last = scores._replace(n=4.0, k=8.0, read_bytes=384.0, write_bytes=128.0)
+    values = stream("copy", 2, size=64.0)._replace(node=3, strided=True)
+    at = 7 + bias
+    last = last._replace(sources=(at - 1, at))
+    back = stream("copy", at + 1, size=64.0)._replace(node=4)
+    return [*dense, *heads, scores, *added, softmax, values, last, back, conv(at + 2)]
+
+
+def test_attention_in_steps_is_one_kernel_that_reads_its_operands() -> None:
+    fused = engine_kernels(attention_in_steps())
+    assert [k.kind for k in fused] == ["gemm"] * 3 + ["attention", "conv_spatial"]
+    one = fused[3]
+    assert one.sources == (0, 1, 2)
+    assert (one.read_bytes, one.write_bytes, one.flops) == (384.0, 128.0, 2048.0)
+    assert (one.m, one.n, one.k, one.copies) == (8.0, 8.0, 4.0, 2.0)
+    assert fused[4].sources == (3,)
+
+
+def test_attention_scales_what_it_reads_itself() -> None:
+    """As the newer exporter of PyTorch writes it: copied, scaled, copied again."""
+    kernels = attention_in_steps()
+    scaled = [stream("elementwise", 3, size=64.0), stream("copy", 5, size=64.0)]
+    moved = [k._replace(sources=tuple(s + 2 * (s > 4) for s in k.sources)) for k in kernels[5:]]
+    moved[0] = moved[0]._replace(sources=(4, 6))
+    steps = [*kernels[:5], *(k._replace(node=3) for k in scaled), *moved]
+    assert [k.kind for k in engine_kernels(steps)] == ["gemm"] * 3 + ["attention", "conv_spatial"]
+
+
+def test_attention_with_a_bias_on_its_scores_stays_in_steps() -> None:
+    found = kinds(attention_in_steps(bias=True))
+    assert "attention" not in found
+    assert found.count("batched_gemm") == 2
+
+
+def test_a_softmax_that_two_read_stays_in_steps() -> None:
+    kernels = attention_in_steps()
+    assert "attention" not in kinds([*kernels, stream("reduction", 6)])
+
+
+def test_an_activation_in_steps_is_the_end_of_its_product() -> None:
+    """As exporters write GELU: the result of the product is read twice."""
+    gelu = [stream("elementwise", 0), stream("costly_activation", 1), stream("elementwise", 0, 2)]
+    steps = [kernel._replace(node=1) for kernel in gelu]
+    (one,) = engine_kernels([conv(), *steps])
+    assert (one.kind, one.read_bytes, one.write_bytes) == ("conv_spatial", 2 * SIZE, 2 * SIZE)
+
+
+def test_steps_that_others_read_are_no_activation() -> None:
+    gelu = [stream("elementwise", 0), stream("costly_activation", 1), stream("elementwise", 0, 2)]
+    steps = [kernel._replace(node=1) for kernel in gelu]
+    assert len(engine_kernels([conv(), *steps, stream("pool", 1)._replace(node=2)])) > 2
+
+
+def test_a_convolution_pads_its_input_itself() -> None:
+    fill = stream("elementwise", size=1200.0)._replace(read_bytes=0.0, node=1)
+    padded = conv(2)._replace(node=1, read_bytes=2400.0)
+    fused = engine_kernels([conv(), fill, stream("copy", 0)._replace(node=1), padded])
+    assert [(k.kind, k.read_bytes) for k in fused] == [("conv_spatial", 2 * SIZE)] * 2
+    assert fused[1].sources == (0,)
+    copied = [conv(), stream("copy", 0)._replace(node=1), conv(1)._replace(node=1)]
+    assert kinds(copied) == ["conv_spatial", "copy", "conv_spatial"], "no padding"

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -146,17 +146,23 @@ def show(
         elif isinstance(part, TerminalTable):
             console().print(part)
         else:
-            _print_verify(part)
+            print_verify(part)
 
 
-def _print_verify(prediction: Prediction) -> None:
-    """Show the command that checks an answer, on one line of any length for copying."""
+def print_verify(prediction: Prediction, stream: TextIO | None = None) -> None:
+    """Show the command that checks an answer, on one line of any length for copying.
+
+    Args:
+        prediction: the answer.
+        stream: stream to write to; None is stdout.
+    """
     from dippm.show.report.console import console, print_text
 
     if prediction.verify:
-        console().print(f" {prediction.verify_line}", markup=False, soft_wrap=True)
+        text = f" {prediction.verify_line}"
+        console(stream).print(text, markup=False, soft_wrap=True)
     else:
-        print_text(f" {prediction.verify_line}")
+        print_text(f" {prediction.verify_line}", stream)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from dippm.cli import options
 from dippm.cli.choose import SloMs
-from dippm.cli.output import errors_reported, print_warnings, show, write_files
+from dippm.cli.output import errors_reported, print_verify, print_warnings, show, write_files
 from dippm.cli.progress import progress_shown
 
 
@@ -88,3 +89,4 @@ def request(
     assert text is not None
     typer.echo(text, nl=False)
     print_warnings(found.notes)
+    print_verify(found.prediction, sys.stderr)

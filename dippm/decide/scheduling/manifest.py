@@ -40,4 +40,6 @@ def _scalar(value: Any) -> str:
     """Return a scalar as YAML: JSON, without quotes where none are needed."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.casefold() not in _WORDS:
         return value
-    return json.dumps(value)
+    # JSON escapes a character beyond U+FFFF as two surrogates, which YAML does not read as one.
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from dippm.base.number_format import show
 from dippm.base.printable import legible, printable
 from dippm.decide.choice import Choice
 from dippm.devices import Device, MigProfile
+from dippm.estimate.measure_line import measure_line
 from dippm.estimate.prediction import Prediction
 
 DOMAIN = "dippm.io"
@@ -25,7 +25,6 @@ class ResourceRequest(Answer):
     Attributes:
         model: the model as given: a path, or a name such as "timm:resnet50".
         digest: "sha256:..." of the file; None for a name.
-        input: sizes of an input as given; None for the model's own.
         device: the GPU.
         mig: the slice of the GPU; None for the whole GPU.
         prediction: prediction for this place, without operator tables.
@@ -40,7 +39,6 @@ class ResourceRequest(Answer):
 
     model: str
     digest: str | None
-    input: str | None
     device: Device
     mig: MigProfile | None
     prediction: Prediction = field(repr=False)
@@ -78,26 +76,14 @@ class ResourceRequest(Answer):
     @property
     def verify(self) -> str | None:
         """Command that checks the prediction, to be run on the place; None as `absent` says."""
-        if self.absent:
-            return None
-        c = self.prediction.conditions
-        words = ["dippm", "measure", self.model, "--batch", str(c.batch)]
-        words += ["--input", self.input] if self.input else []
-        words += ["--precision", c.precision, "--mode", c.mode]
-        words += ["--phase", c.phase] if c.phase != "inference" else []
-        words += ["--channels-last"] if c.channels_last else []
-        return shlex.join([*words, "--compare"])
+        return self.prediction.verify
 
     @property
     def absent(self) -> Mapping[str, str]:
-        """Reason why there is no command that checks the prediction, as "verify"; {} if there is.
-
-        `dippm measure` runs PyTorch; the place of an engine is checked by the engine's own tools.
-        """
-        runtime = self.prediction.conditions.runtime
-        if runtime == "pytorch":
-            return {}
-        return {"verify": f"dippm measure runs PyTorch, and the request is for {runtime}"}
+        """Reason why no command checks the prediction, as "verify"; {} if one does."""
+        p = self.prediction
+        reason = measure_line(p.asked, p.conditions, p.provenance.frameworks)[1]
+        return {"verify": reason} if reason else {}
 
     @property
     def annotations(self) -> dict[str, str]:

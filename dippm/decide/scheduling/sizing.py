@@ -86,15 +86,16 @@ def request_resources(
     if best is None:
         raise _nothing_meets(choice, slo_ms, probability)
     assert best.prediction is not None
-    given_input = options.get("input")
     given = model or (os.fspath(source) if isinstance(source, str | os.PathLike) else choice.source)
+    prediction = best.prediction
+    if model and prediction.asked is not None:
+        prediction = replace(prediction, asked=replace(prediction.asked, model=model))
     return ResourceRequest(
         model=given,
         digest=model_digest(source),
-        input=given_input if isinstance(given_input, str) else None,
         device=best.device,
         mig=best.mig,
-        prediction=best.prediction,
+        prediction=prediction,
         slo_ms=slo_ms,
         probability=None if slo_ms is None else probability_within(best, slo_ms),
         wanted_probability=probability,

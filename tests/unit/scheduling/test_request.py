@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import NormalDist
 
 import pytest
+import torch
 import yaml
 
 from dippm.decide.choice.probability import log_sd
@@ -109,14 +110,35 @@ def test_annotations_say_model_checkpoint_interval_and_the_command(wide_file):
     assert {"--batch", "8", "--input", "3,128,128", "--precision", "fp16"} <= {*words}
 
 
-def test_the_command_that_verifies_is_one(onnx_file):
+def test_the_command_that_verifies_is_one(tmp_path):
     """It is run as it is printed, on the processor of this machine in the place of the GPU."""
-    words = shlex.split(request_resources(onnx_file, batch=2).verify)
+    file = tmp_path / "net.pt"
+    torch.save(torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.ReLU()), file)
+    words = shlex.split(request_resources(file, batch=2, input="64").verify)
     quick = ["--device", "cpu", "--repeat", "1", "--warm-up", "1", "--energy-window-s", "0"]
     ran = subprocess.run(
         [sys.executable, "-m", *words, *quick, "--json"], capture_output=True, text=True
     )
     assert json.loads(ran.stdout)["schema"] == "dippm.measure-compare/1", ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [({"attention": "unfused"}, "unfused attention"), ({"timer": "kernel"}, "timer kernel")],
+)
+def test_a_request_that_no_command_checks_says_why(wide_file, asked, why):
+    found = request_resources(wide_file, batch=8, input="3,128,128", **asked)
+    assert found.verify is None
+    assert why in found.absent["verify"]
+    assert "dippm.io/verify" not in found.annotations
+    assert found.to_dict()["prediction"]["verify"] is None
+
+
+def test_a_file_that_runs_in_another_runtime_has_no_command(onnx_file):
+    found = request_resources(onnx_file)
+    assert found.verify is None
+    assert "onnxruntime" in found.absent["verify"]
+    assert "no command" in str(found)
 
 
 def test_a_pod_asks_for_the_slice_on_nodes_that_have_the_gpu(asked):
@@ -233,7 +255,21 @@ def test_a_name_from_outside_stays_a_comment_and_a_text(wide):
 
 def test_what_yaml_reads_is_what_was_written():
     document = {
-        "text": ["yes", "1.5", "null", "a: b", "- x", "é", "", "ok", "#", "it's", '"'],
+        "text": [
+            "yes",
+            "1.5",
+            "null",
+            "a: b",
+            "- x",
+            "é",
+            "",
+            "ok",
+            "#",
+            "it's",
+            '"',
+            "\U0001f600",
+            "\x7f",
+        ],
         "empty": {"list": [], "map": {}},
         "deep": [{"a": [{"b": 1}, {"c": None, "d": [True, 0.5]}]}, {}],
         "on": "off",
@@ -303,6 +339,7 @@ def test_the_command_writes_the_file_and_talks_to_stderr(onnx_file):
     (found,) = yaml.safe_load_all(pod.stdout)
     assert found["metadata"]["name"] == "wide"
     assert found["spec"]["containers"][0]["image"] == "me/wide:1"
+    assert pod.stderr.splitlines()[-2].startswith(" verify        no command: the file runs in")
     as_json = json.loads(ran("--format", "json").stdout)
     assert as_json["schema"] == "dippm.request/1"
     assert as_json["manifest"] is None

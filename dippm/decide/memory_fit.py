@@ -20,6 +20,7 @@ from dippm.errors import (
     shortened,
 )
 from dippm.estimate.conditions import (
+    MAX_BATCH,
     OPTIMIZERS,
     Conditions,
     HowOptions,
@@ -54,8 +55,9 @@ class MemoryFit(Answer):
         prediction: the full prediction, with latency and energy.
         batch: number of samples in the example inputs.
         room_mb: available memory in MiB.
-        largest_batch: largest batch that fits at 99 %; None if not even 1 does, or, with the reason
-            in `absent`, if it is not known.
+        largest_batch: largest batch that fits at 99 %, of those that can be asked about (up to
+            1,000,000); None if not even 1 does, or, with the reason in `absent`, if it is not
+            known.
         absent: reason for each absent quantity.
         warnings: warnings of the prediction, and assumptions about module and optimiser.
     """
@@ -148,7 +150,9 @@ class MemoryFit(Answer):
         words = f"{words} at the 99 % bound of {show(self.bound_mb)} MB, of {show(self.room_mb)}"
         if "largest_batch" in self.absent:
             return printable(f"{words}; largest batch: {self.absent['largest_batch']}")
-        return f"{words}; largest batch {self.largest_batch or 'none: not even 1'}"
+        largest = "none: not even 1" if self.largest_batch is None else f"{self.largest_batch:,}"
+        is_end = self.largest_batch == MAX_BATCH
+        return f"{words}; largest batch {largest}{' or more' * is_end}"
 
     def _repr_html_(self) -> str:
         shown = replace(self.prediction, warnings=self.warnings)
@@ -232,7 +236,7 @@ def fits(
         batch=held.batch,
         precision=precision or _precision_of(model),
         phase="inference" if update is None else "train",
-        optimizer=update or "sgd",
+        optimizer="sgd" if update is None else update,
     )
     loaded = load(checkpoint, device=asked.device, phase=asked.phase)
     name = source_name(model)
@@ -261,6 +265,7 @@ def _graph_of(model: Any, held: Sample, limits: dict[str, Any]) -> ModelGraph:
 
     Raises:
         ModelFileError: as `read_graph` does, with an error about the given sizes if both fail.
+        InputShapeError: if `forward` refuses the sample.
     """
     try:
         graph = read_graph(model, input=held.inputs, **limits)
@@ -268,7 +273,16 @@ def _graph_of(model: Any, held: Sample, limits: dict[str, Any]) -> ModelGraph:
             return graph
     except InputShapeError:  # the module accepts only one batch
         pass
-    return read_graph(model, input=held.whole, **limits)
+    from dippm.model.frontends.torch.sample import forms
+
+    try:
+        return read_graph(model, input=held.whole, **limits)
+    except InputShapeError as error:
+        before, sizes, why = error.message.partition(f" input {held.whole}: ")
+        if not sizes:
+            raise
+        # The sizes stand in it as `predict` takes them, and the user gave tensors.
+        raise InputShapeError(f"{before} the sample: {why}", forms(model)) from error
 
 
 def _optimizer_of(optimizer: Any) -> tuple[Optimizer | None, tuple[str, ...]]:

@@ -12,6 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from numbers import Real
 from typing import Any, Literal
 
 from dippm.base.written import decimal_number
@@ -106,12 +107,15 @@ def host_of(host: str | float | HostMachine | None) -> HostMachine | None:
         except ValueError:
             raise UnknownNameError.of("host", host, names, HINT.format(", ".join(names))) from None
     else:
-        launch_us = math.nan if isinstance(host, bool) else float(host)
+        given: Any = host
+        is_number = isinstance(given, Real) and not isinstance(given, bool)
+        launch_us = given if is_number else math.nan
     if not SHORTEST_US <= launch_us <= LONGEST_US:
         raise HostError(
             f"host is {shortened(str(host))}, which is not a launch time in µs",
             HINT.format(", ".join(names)),
         )
+    launch_us = float(launch_us)
     return HostMachine(f"{launch_us:g} us", launch_us, what="as given")
 
 

@@ -39,7 +39,11 @@ def largest_batch(
     while high <= most and (over := over_mb(high)) <= 0:
         low, under, high, over = high, over, 2 * high, float("inf")
     if high > most:
-        high, over = most + 1, float("inf")
+        high = most + 1
+        if low < most:
+            if (over := over_mb(most)) <= 0:
+                return most
+            high = most
     middle = low + int((high - low) * -under / (over - under))  # low itself if `over` is not known
     middle = min(max(middle, low + 1), high - 1)
     upwards = high - low > 1 and over_mb(middle) <= 0

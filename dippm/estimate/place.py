@@ -68,7 +68,7 @@ class Place:
         device, mig = cast(DeviceLike, self.device), cast(MigLike, self.mig)
         if not isinstance(device, Device):
             object.__setattr__(self, "device", device_of(device))
-        if isinstance(mig, str):
+        if mig is not None and not isinstance(mig, MigProfile):
             object.__setattr__(self, "mig", slice_of(self.device, mig))
         object.__setattr__(self, "host", host_of(self.host))
         object.__setattr__(self, "context_mb", context_of(self.context_mb))
@@ -115,6 +115,11 @@ def device_of(device: DeviceLike) -> Device:
         return devices.check_device(device)
     if isinstance(device, os.PathLike) or is_device_file(device):
         return devices.read_device(device)
+    if not isinstance(device, str):
+        raise UnknownNameError(
+            f"the device is a {type(device).__module__}.{type(device).__qualname__}, not a name",
+            'Name a GPU, device="A100" (`dippm devices` lists them), or give a device file.',
+        )
     if not devices.is_catalogued(device) and (imported := find_imported(device)):
         return imported
     return devices.find(device)
@@ -126,6 +131,11 @@ def slice_of(device: Device, mig: MigLike) -> MigProfile | None:
     Raises:
         UnknownNameError: if the device has none of this name.
     """
+    if mig is not None and not isinstance(mig, str | MigProfile):
+        raise UnknownNameError(
+            f"the slice is a {type(mig).__qualname__}, not a name",
+            'Name a MIG slice, mig="3g.20gb"; `dippm devices` lists those of each GPU.',
+        )
     name = slice_name(mig)
     if name is None:
         return None

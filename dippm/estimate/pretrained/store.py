@@ -92,6 +92,11 @@ def find(name_or_path: str | Path | None = None) -> CheckpointInfo:
         CheckpointError: if the folder is not a checkpoint.
     """
     wanted = DEFAULT if name_or_path is None else name_or_path
+    if not isinstance(wanted, str | Path):
+        raise UnknownNameError(
+            f"the checkpoint is a {type(wanted).__qualname__}, neither a name nor a folder",
+            "`dippm models` lists the names.",
+        )
     if isinstance(wanted, Path) or os.sep in wanted or "/" in wanted:
         with readable(Path(wanted)):
             return read_info(Path(wanted).expanduser())

@@ -40,3 +40,13 @@ def test_what_is_not_known_does_not_fit_and_there_is_an_end():
     assert largest_batch(lambda batch: 1.0 if batch <= 37 else None, 1000) == 37
     assert largest_batch(lambda batch: 1.0, 1000) == MAX_BATCH
     assert largest_batch(lambda batch: float(batch), 64, most=64) == 64
+    assert largest_batch(lambda batch: float(batch), 63, most=64) == 63
+    assert largest_batch(lambda batch: float(batch), 63, most=63) == 63
+    assert largest_batch(lambda batch: float(batch), 62, most=63) == 62
+
+
+def test_a_memory_without_end_is_asked_about_rarely():
+    """The predictor of CPUs needs half a second for each."""
+    looks = []
+    assert largest_batch(lambda batch: looks.append(batch) or 1.0, 1000) == MAX_BATCH
+    assert len(looks) <= 21

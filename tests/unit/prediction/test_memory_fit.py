@@ -12,6 +12,7 @@ import dippm
 from dippm.errors import (
     ConditionsError,
     DoesNotFitError,
+    HostError,
     InputShapeError,
     UnknownFormatError,
     UnknownNameError,
@@ -213,6 +214,21 @@ def test_samples_that_are_none_are_refused(sample, said):
         dippm.fits(torch.nn.Linear(4, 4), sample)
 
 
+def test_a_sample_that_forward_refuses_is_named_as_what_it_takes():
+    sample = {"batch": {"x": torch.zeros(2, 3), "ids": torch.zeros(2, dtype=torch.long)}}
+    pair = {"pair": (torch.zeros(2, 4), torch.zeros(2, 4))}
+    with pytest.raises(InputShapeError, match=r"does not accept the sample: .*shapes") as refused:
+        dippm.fits(Nested(), sample | pair)
+    assert "Nested takes batch, pair, doubled, scale." in refused.value.hint
+    assert "input=" not in refused.value.hint
+
+
+def test_a_largest_batch_that_is_the_last_that_can_be_asked_about_says_so():
+    found = dippm.fits(torch.nn.Linear(4, 4), torch.zeros(2, 4))
+    assert found.largest_batch == 1_000_000
+    assert found.summary.endswith("largest batch 1,000,000 or more")
+
+
 def test_a_sample_that_holds_itself_ends():
     held: list = []
     held.append(held)
@@ -227,6 +243,13 @@ def test_a_sample_that_holds_itself_ends():
         ({"optimizer": "lion"}, ConditionsError, "lion"),
         ({"optimizer": 3}, ConditionsError, "int is not modelled"),
         ({"device": "A10000"}, UnknownNameError, "A10000"),
+        ({"optimizer": ""}, ConditionsError, "unknown optimizer ''"),
+        ({"device": torch.device("cuda")}, UnknownNameError, "is a torch.device, not a name"),
+        ({"device": None}, UnknownNameError, "NoneType, not a name"),
+        ({"mig": 3}, UnknownNameError, "the slice is a int"),
+        ({"checkpoint": 5}, UnknownNameError, "the checkpoint is a int"),
+        ({"host": object()}, HostError, "not a launch time"),
+        ({"host": 10**400}, HostError, "not a launch time"),
         ({"room_mb": -1}, ConditionsError, "room_mb"),
         ({"room_mb": float("nan")}, ConditionsError, "room_mb"),
         ({"batch_axis": 7}, InputShapeError, "axis 7"),

@@ -40,6 +40,12 @@ class Sample:
     whole: InputSpec
 
 
+def forms(module: torch.nn.Module) -> str:
+    """Return a hint on what `forward` of a module takes."""
+    names = ", ".join(p.name for p in forward_parameters(unwrapped(module)))
+    return f"{_FORMS} {type(module).__name__} takes {names or 'no arguments'}."
+
+
 def sample_of(module: torch.nn.Module, sample: Any, *, batch_axis: int | None = 0) -> Sample:
     """Return sizes and types of example inputs; no tensor is moved, copied or computed with.
 

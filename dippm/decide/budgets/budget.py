@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from dippm.base.files import read_toml
+from dippm.base.files import expand_home, read_toml
 from dippm.base.printable import printable
 from dippm.base.written import is_finite
 from dippm.errors import BudgetError, UnknownNameError, shortened
@@ -56,8 +56,12 @@ class Tolerance:
     unit: str
 
     @classmethod
-    def parse(cls, text: str) -> Tolerance:
+    def parse(cls, text: str, where: str = "") -> Tolerance:
         """Read "5%" or "2sd".
+
+        Args:
+            text: the tolerance.
+            where: place of the text, for the error.
 
         Raises:
             BudgetError: if it is neither.
@@ -65,7 +69,7 @@ class Tolerance:
         found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
         if found is None:
             raise BudgetError(
-                f"the tolerance is {shortened(repr(text))}",
+                f"{where}the tolerance is {shortened(repr(text))}",
                 'Give per cent, "5%", or standard deviations of the interval, "2sd".',
             )
         return cls(float(found["number"]), found["unit"])
@@ -197,19 +201,25 @@ def _budget(
     if at not in AT:
         raise BudgetError(f"{where}: at is {shortened(repr(at))}", f"Known: {', '.join(AT)}")
     conditions = {key: given[key] for key in CONDITIONS if key in given}
-    if conditions.get("device", "").endswith(".toml"):
-        conditions["device"] = str(folder / conditions["device"])
+    for key in set(conditions) & {"device", "checkpoint"}:
+        if is_path(key, conditions[key]):
+            conditions[key] = str(folder / expand_home(conditions[key]))
     return Budget(
         name=name,
-        model=model if not model or is_name(model) else str(folder / model),
+        model=model if not model or is_name(model) else str(folder / expand_home(model)),
         python=python,
         conditions=conditions,
         limits=_limits(_table(table, "limits", where), where),
         at=at,
-        tolerance=Tolerance.parse(given.get("tolerance", "5%")),
+        tolerance=Tolerance.parse(given.get("tolerance", "5%"), f"{where}: "),
         line=_line(name, text),
         folder=folder,
     )
+
+
+def is_path(key: str, text: str) -> bool:
+    """Return whether a device or a checkpoint is given by its path, not by its name."""
+    return text.endswith(".toml") if key == "device" else os.sep in text or "/" in text
 
 
 def _limits(table: Mapping[str, Any], where: str) -> dict[str, float | str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from math import ceil
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from dippm.api import predict
 from dippm.base.number_format import decimals
 from dippm.base.written import is_finite
+from dippm.decide.budgets.budget import is_path
 from dippm.decide.budgets.checking import compared_value
 from dippm.errors import BudgetError
 from dippm.model.frontends.named import is_name
@@ -58,6 +60,9 @@ def first_budgets(
         found[_name(model, found)] = {"model": _relative_path(model, folder), "limits": limits}
     if not found:
         raise BudgetError("no model was given", "Give model files or names after the budget file.")
+    for key in set(asked) & {"device", "checkpoint"}:
+        if is_path(key, asked[key]):
+            asked[key] = _relative_path(asked[key], folder)
     return {"defaults": {**asked, "tolerance": "5%"}, "models": found}
 
 
@@ -70,12 +75,12 @@ def _name(model: str, taken: Mapping[str, Any]) -> str:
 
 
 def _relative_path(model: str, folder: Path) -> str:
-    """Return a path relative to the file."""
+    """Return a path relative to the file, so that it holds in another checkout."""
     if is_name(model):
         return model
-    path = Path(model).expanduser().absolute()
-    here = folder.absolute()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    path = Path(model).expanduser()
+    # Links are followed: ".." from a linked folder leads out of the folder that it points to.
+    return os.path.relpath(path.parent.resolve() / path.name, folder.resolve())
 
 
 def _round_up(value: float) -> float:

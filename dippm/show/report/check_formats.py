@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 from dippm import __version__
@@ -121,7 +123,7 @@ def sarif(check: Check) -> dict[str, Any]:
     for model, quantity, reason in check.failures:
         rule = quantity or "prediction"
         place = {
-            "artifactLocation": {"uri": check.file.replace("\\", "/").replace(" ", "%20")},
+            "artifactLocation": {"uri": _uri(check.file)},
             "region": {"startLine": model.budget.line},
         }
         results.append(
@@ -130,7 +132,7 @@ def sarif(check: Check) -> dict[str, Any]:
                 "ruleIndex": order.index(rule),
                 "level": "error",
                 "message": {"text": f"{printable(model.budget.name)}: {printable(reason)}"},
-                "locations": [{"physicalLocation": place}],
+                "locations": [{"physicalLocation": place}] if check.file else [],
             }
         )
     driver = {"name": "dippm", "version": __version__, "rules": rules}
@@ -139,6 +141,14 @@ def sarif(check: Check) -> dict[str, Any]:
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
+
+
+def _uri(file: str) -> str:
+    """Return a path as the URI of an artifact: relative to the working folder if it is in there."""
+    path, here = Path(file), Path.cwd()
+    if path.is_absolute() and not path.is_relative_to(here):
+        return path.as_uri()
+    return quote((path.relative_to(here) if path.is_absolute() else path).as_posix())
 
 
 def _rows(check: Check) -> Iterator[tuple[ModelCheck, tuple[str, ...]]]:

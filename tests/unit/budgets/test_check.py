@@ -243,7 +243,7 @@ input = "3,64,64"
         ('[models.a]\nmodel = "a"\nbatch = true', "batch is True"),
         ('[models.a]\nmodel = "a"\nchannels_last = "yes"', "channels_last is"),
         ('[models.a]\nmodel = "a"\nat = "mean"', "at is"),
-        ('[models.a]\nmodel = "a"\ntolerance = "5"', "tolerance is"),
+        ('[models.a]\nmodel = "a"\ntolerance = "5"', "a: the tolerance is"),
         ('[models.a]\nmodel = "a"\nlimits = 3', "limits is not a table"),
         ('[models.a]\nmodel = "a"\nlimits = { latency = 3 }', "unknown key 'latency'"),
         ('[models.a]\nmodel = "a"\nlimits = { latency_ms = -3 }', "latency_ms is -3"),
@@ -365,6 +365,46 @@ def test_the_first_budgets_are_kept_and_never_replaced(folder):
     assert empty.exit_code == 1
     assert "no model was given" in empty.stderr
     assert not (folder / "second.toml").exists()
+
+
+def test_the_first_budgets_hold_in_another_checkout(folder):
+    """Paths lead from the file to the model, also out of its folder; a device file's as well."""
+    for name in ("ci", "models"):
+        (folder / name).mkdir()
+    torch.save(torch.nn.Linear(64, 8), folder / "models" / "net.pt")
+    (folder / "my.toml").write_text((ROOT / "examples" / "my_gpu.toml").read_text())
+    words = ("ci/first.toml", "--write", "models/net.pt", "--input", "64", "--device", "my.toml")
+    made = command(*words)
+    assert made.exit_code == 0, made.stderr
+    moved = folder / "elsewhere"
+    moved.mkdir()
+    for part in ("ci", "models", "my.toml"):
+        (folder / part).rename(moved / part)
+    assert check(moved / "ci" / "first.toml").passed
+
+
+def test_a_checkpoint_of_a_file_lies_beside_it(folder):
+    (folder / "ci").mkdir()
+    path = folder / "ci" / "budgets.toml"
+    path.write_text('[models.a]\nmodel = "net.onnx"\ncheckpoint = "mine/0.1.0"\n')
+    (budget,) = read_budgets("ci/budgets.toml")
+    assert budget.conditions["checkpoint"] == "ci/mine/0.1.0"
+    path.write_text('[models.a]\nmodel = "net.onnx"\ncheckpoint = "hybrid-gpu"\n')
+    assert read_budgets(path)[0].conditions["checkpoint"] == "hybrid-gpu"
+
+
+def test_a_log_names_the_file_as_hosts_find_it(folder):
+    def place(path):
+        (result,) = check_formats.sarif(check(path, trust=True))["runs"][0]["results"]
+        return result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+
+    path = written(folder, "macs = 1")
+    assert place(path) == "budgets.toml"
+    odd = path.rename(folder / "50% of é#1.toml")
+    assert place(odd.name) == "50%25%20of%20%C3%A9%231.toml"
+    (folder / "sub").mkdir()
+    os.chdir(folder / "sub")
+    assert place(odd).startswith("file:///")
 
 
 def test_the_example_is_a_file_of_budgets():

@@ -96,8 +96,8 @@ class Carbon:
         return None if name is None else self.region(name)
 
 
-CarbonLike = str | os.PathLike[str] | Mapping[str, float] | Carbon
-"""The path of a file, grams per kilowatt hour by region, or `Carbon`."""
+CarbonLike = str | os.PathLike[str] | Mapping[str, Any] | Carbon
+"""The path of a file, grams per kilowatt hour by region, the tables of a file, or `Carbon`."""
 
 
 def carbon_of(carbon: CarbonLike) -> Carbon:
@@ -109,6 +109,8 @@ def carbon_of(carbon: CarbonLike) -> Carbon:
     if isinstance(carbon, Carbon):
         return carbon
     if isinstance(carbon, Mapping):
+        if "regions" in carbon:
+            return _carbon(carbon, "the intensities")
         table = {"regions": {name: {"g_per_kwh": grams} for name, grams in carbon.items()}}
         return _carbon(table, "the intensities")
     return read_carbon(carbon)

@@ -64,8 +64,8 @@ class Prices:
         return whole * taken_fraction(mig, device)
 
 
-PricesLike = str | os.PathLike[str] | Mapping[str, float] | Prices
-"""The path of a file, hourly prices by name of the device, or `Prices`."""
+PricesLike = str | os.PathLike[str] | Mapping[str, Any] | Prices
+"""The path of a file, hourly prices by name of the device, the tables of a file, or `Prices`."""
 
 
 def prices_of(prices: PricesLike, given: Iterable[Device] = ()) -> Prices:
@@ -83,7 +83,8 @@ def prices_of(prices: PricesLike, given: Iterable[Device] = ()) -> Prices:
             _price(price, f"the prices: {name}")
         return prices
     if isinstance(prices, Mapping):
-        return _prices({"per_hour": prices}, "the prices", tuple(given))
+        table = prices if {"per_hour", "slices"} & {*prices} else {"per_hour": prices}
+        return _prices(table, "the prices", tuple(given))
     return read_prices(prices, given)
 
 

@@ -169,7 +169,7 @@ def review(
 
 def without_answer(uid: str, error: DippmError | str, *, fails_open: bool, code: int) -> Any:
     """Return the AdmissionReview response for a pod without an answer."""
-    why = error if isinstance(error, str) else f"{error.message} {error.hint}".strip()
+    why = error if isinstance(error, str) else f"{error.message}. {error.hint}".strip()
     if fails_open:
         return review(uid, warnings=(f"dippm gave no resources: {why}",))
     return review(uid, allowed=False, message=f"dippm: {why}", code=code)
@@ -205,9 +205,11 @@ def _affinity(spec: Mapping[str, Any], products: tuple[str, ...]) -> list[dict[s
 
 
 def _container(containers: list[dict[str, Any]], name: Any) -> int:
-    names = [container.get("name") for container in containers]
-    if name is None and names:
+    if not containers:
+        raise ValueError("the pod has no container")
+    if name is None:
         return 0
+    names = [container.get("name") for container in containers]
     if name not in names:
         raise ValueError(f"no container has the name {name!r}")
     return names.index(name)

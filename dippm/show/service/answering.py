@@ -133,9 +133,16 @@ def name_as_given(error: DippmError, source: Mapping[str, Any]) -> None:
 
 
 def _as_sent(text: str, question: Mapping[str, Any]) -> str:
-    """Replace paths of uploads in an answer by the names that their senders gave."""
+    """Replace paths of this machine in an answer.
+
+    A path under a root becomes relative to it, and that of an upload the name that its sender gave.
+    Both are an end of the path, so that what is quoted or escaped in the answer remains so.
+    """
     for one in question["sources"]:
-        if one["unpack_mb"] is not None:
+        if one["unpack_mb"] is None:
+            read = json.dumps(one["path"] or one["name"], ensure_ascii=False)[1:-1]
+            text = text.replace(read, json.dumps(one["inside"], ensure_ascii=False)[1:-1])
+        else:
             path = Path(one["path"])
             unpacked = f"{path.parent}/{UNPACKED}{os.getpid()}/{path.name}.d"
             text = text.replace(unpacked, path.name.removesuffix(".zip"))
@@ -182,6 +189,7 @@ def _fit(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "absent": found["absent"],
         "warnings": found["warnings"],
         "provenance": found["provenance"],
+        "verify": found["verify"],
     }
 
 
@@ -218,7 +226,7 @@ def _request(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name, image, kind = (arguments.pop(key) for key in ("name", "image", "format"))
     in_pod = kind.removeprefix("pod:") if kind.startswith("pod:") else None
     written = None if kind == "json" or in_pod else find_format(kind)
-    shown = question["sources"][0]["shown"]
+    shown = question["sources"][0]["inside"]
     called = object_name(name, shown)
     source = _source(question["sources"][0])
     found = request_resources(source, model=shown, **arguments, **question["limits"])

@@ -17,6 +17,7 @@ from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -96,6 +97,7 @@ def application(service: Service, access: Access) -> FastAPI:
     app.add_middleware(_OuterMiddleware, access_control=access_control)
     app.add_exception_handler(DippmError, _error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _address_error)
     app.state.access_control = access_control
 
     for name in QUESTIONS:
@@ -266,6 +268,14 @@ def _http_error(request: Request, error: Exception) -> Response:
     words = {404: "there is nothing here", 405: "this path has another method"}
     found = NotHereError(words.get(error.status_code, str(error.detail)), "GET /openapi.json")
     return JSONResponse(error_text(found), error.status_code, error.headers)
+
+
+def _address_error(request: Request, error: Exception) -> Response:
+    """Return the response to a wrong field in the address."""
+    assert isinstance(error, RequestValidationError)
+    places = ((".".join(map(str, one["loc"][1:])), one["msg"]) for one in error.errors())
+    words = "; ".join(f"{place}: {why}" for place, why in places)
+    return _error(request, BadQuestionError(words[:500], "GET /openapi.json has every field."))
 
 
 async def _ask(service: Service, name: str, request: Request) -> Response:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictStr,
@@ -24,11 +25,12 @@ from pydantic import (
 from dippm.estimate.conditions import KINDS, RunOptions, usual_values
 from dippm.show.service.errors import BadQuestionError
 
-Number = float
 MOST_POINTS = 2000
 """Largest number of predictions of one question."""
 MOST_MODELS = 50
 SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
+_OF_PYDANTIC = re.compile(r"[\[(]|^constrained-")
+"""Parts of the place of an error that name a validator, not a field."""
 _NO_NAME = re.compile(r"[/\\\x00-\x1f]|\.toml$|^~|^\.")
 
 
@@ -38,11 +40,19 @@ def _no_path(name: str) -> str:
     return name
 
 
+def _no_truth_value(number: Any) -> Any:
+    if isinstance(number, bool):
+        raise ValueError("is a truth value, not a number")
+    return number
+
+
+Number = Annotated[float, BeforeValidator(_no_truth_value)]
 Text = Annotated[StrictStr, Field(max_length=200)]
 Name = Annotated[Text, AfterValidator(_no_path)]
 Names = Name | Annotated[list[Name], Field(min_length=1, max_length=100)]
-Batch = Annotated[int, Field(ge=1)]
-Sizes = Annotated[list[int], Field(max_length=64)]
+Whole = Annotated[int, BeforeValidator(_no_truth_value)]
+Batch = Annotated[Whole, Field(ge=1)]
+Sizes = Annotated[list[Whole], Field(max_length=64)]
 
 
 class KeptModel(BaseModel):
@@ -81,7 +91,7 @@ class _PredictionFields(BaseModel):
         | None
     ) = None
     checkpoint: Name | None = None
-    timeout_s: Annotated[float, Field(gt=0)] | None = Field(
+    timeout_s: Annotated[Number, Field(gt=0)] | None = Field(
         None, description="time limit of the conversion in s; None: that of the service"
     )
 
@@ -149,7 +159,11 @@ class Choose(OneModel):
     prices: dict[Text, Any] | None = Field(
         None, description="price per hour by device, or the content of a file of prices"
     )
-    dataset_size: Annotated[int, Field(ge=1)] | None = None
+    dataset_size: Batch | None = None
+    carbon: dict[Text, Any] | None = Field(
+        None, description="grams of CO2 per kWh by region, or the content of a file of them"
+    )
+    region: Text | None = None
 
 
 class Slice(OneModel):
@@ -225,7 +239,7 @@ class Share(Conditions):
     sharing: Text = "mps"
     percentages: Annotated[list[Number], Field(max_length=MOST_MODELS)] | None = None
     slices: Annotated[list[Name], Field(max_length=MOST_MODELS)] | None = None
-    copies: Annotated[int, Field(ge=1, le=MOST_MODELS)] = 1
+    copies: Annotated[Whole, Field(ge=1, le=MOST_MODELS)] = 1
 
 
 Kind = Literal["predict", "fit", "choose", "slice", "request", "compare", "share"]
@@ -252,7 +266,8 @@ def read_question(kind: type[Conditions], given: str | bytes | Mapping[str, Any]
     except ValidationError as error:
         parts = []
         for one in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
-            place = ".".join(str(part) for part in one["loc"]) or "the question"
+            names = [str(part) for part in one["loc"] if not _OF_PYDANTIC.search(str(part))]
+            place = ".".join(names) or "the question"
             parts.append(f"{place}: {one['msg']}")
         raise BadQuestionError("; ".join(parts), "GET /openapi.json has every field.") from error
     except RecursionError as error:

@@ -143,20 +143,20 @@ class Service:
             assert match is not None, "pydantic has looked at it"
             return self.uploaded(self.uploads.find(match[1]))
         if isinstance(given, ModelAtPath):
-            path = self._under_root(given.path)
-            shown = os.path.basename(given.path.rstrip("/")) or path.name
-            source = _source(path=str(path), shown=given.path)
+            path, inside = self._under_root(given.path)
+            source = _source(path=str(path), shown=given.path, inside=inside)
             try:
                 digest = self._digest(path)
             except DippmError as error:
                 name_as_given(error, source)
                 raise
-            return FoundModel(f"path:{shown}:{digest}", source)
+            return FoundModel(f"path:{inside}:{digest}", source)
         if given.startswith("hf-config:"):
-            path = self._under_root(given.removeprefix("hf-config:"))
+            path, inside = self._under_root(given.removeprefix("hf-config:"))
             name = f"hf-config:{path}"
             digest = cache._named_digest(name)
-            return FoundModel(f"name:{digest}", _source(name=name, shown=given))
+            source = _source(name=name, shown=given, inside=f"hf-config:{inside}")
+            return FoundModel(f"name:{inside}:{digest}", source)
         if not named.is_name(given):
             raise BadQuestionError(
                 f"{given[:80]!r} is not the name of a model",
@@ -326,8 +326,8 @@ class Service:
             )
         return {"timeout_s": wanted, "memory_limit_mb": self.settings.memory_limit_mb}
 
-    def _under_root(self, given: str) -> Path:
-        """Resolve a path, which has to be under a root."""
+    def _under_root(self, given: str) -> tuple[Path, str]:
+        """Resolve a path, which has to be under a root; also return it relative to that root."""
         if not self._roots:
             raise ForbiddenError(
                 "this service does not read paths",
@@ -338,7 +338,7 @@ class Service:
         for root in self._roots:
             real = Path(os.path.realpath(root / given))
             if real.is_relative_to(root) and real != root and os.path.exists(real):
-                return real
+                return real, str(real.relative_to(root))
         outside = [
             Path(os.path.normpath(root / given)).is_relative_to(root) for root in self._roots
         ]
@@ -370,9 +370,25 @@ class Service:
 
 
 def _source(
-    *, name: str | None = None, path: str | None = None, shown: str, unpack_mb: int | None = None
+    *,
+    name: str | None = None,
+    path: str | None = None,
+    shown: str,
+    inside: str | None = None,
+    unpack_mb: int | None = None,
 ) -> dict[str, Any]:
-    return {"name": name, "path": path, "shown": shown, "unpack_mb": unpack_mb}
+    """Return a model for a worker process.
+
+    Args:
+        name: name of the model; None for a path.
+        path: path that is read; None for a name.
+        shown: the model as its client gave it.
+        inside: path relative to its root, or name, for answers, which other clients get too; None
+            is `shown`.
+        unpack_mb: largest unpacked size of an upload in MiB; None for other models.
+    """
+    known = {"name": name, "path": path, "shown": shown}
+    return {**known, "inside": shown if inside is None else inside, "unpack_mb": unpack_mb}
 
 
 def options_document(settings: Settings) -> dict[str, Any]:

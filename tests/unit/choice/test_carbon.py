@@ -107,6 +107,15 @@ def test_choices_that_lack_what_they_need_are_refused(asked, error, said):
         dippm.choose(MODEL, **ASKED, devices="A100", slices=False, **asked)
 
 
+def test_the_tables_of_a_file_may_be_given_as_they_are():
+    table = {"pue": 1.2, "regions": {"FR": {"g_per_kwh": 50}}, "where": {"A100": "FR"}}
+    found = carbon_of(table)
+    assert found.region("fr").pue == 1.2
+    assert found.where == {"A100-40GB": "FR"}
+    with pytest.raises(CarbonError, match="unknown table"):
+        carbon_of({**table, "region": 3})
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 pytest.importorskip("fastapi", reason="the service needs the extra serve")
 
@@ -15,6 +16,7 @@ from tests.unit.service.served import Process
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     write_onnx(folder / "net.onnx", batch="n")
+    torch.save(torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.ReLU()), folder / "net.pt")
     (folder / "bad.onnx").write_text("nonsense")
     (folder.parent / "secret.onnx").write_bytes((folder / "net.onnx").read_bytes())
     (folder / "link.onnx").symlink_to(folder.parent / "secret.onnx")

@@ -165,11 +165,20 @@ def test_a_pod_gets_what_its_model_needs(webhook):
     told = pod["metadata"]["annotations"]
     assert told["dippm.io/model"] == "net.onnx"
     assert told["dippm.io/slo"].startswith("within 50 ms with a probability of")
-    assert told["dippm.io/verify"].startswith("dippm measure net.onnx --batch 8")
+    assert "dippm.io/verify" not in told, "PyTorch was predicted, and the file runs elsewhere"
     terms = pod["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
     assert "NVIDIA-A100-SXM4-40GB" in terms[0]["matchExpressions"][0]["values"]
+
+
+def test_a_pod_says_what_would_check_it(webhook):
+    review = copy.deepcopy(REVIEW)
+    asked = {"dippm.io/model": "net.pt", "dippm.io/input": "64"}
+    review["request"]["object"]["metadata"]["annotations"] = asked
+    pod = patched(review["request"]["object"], post(webhook, review)[1]["response"])
+    line = "dippm measure net.pt --batch 1 --input 64 --device cuda:0 --compare"
+    assert pod["metadata"]["annotations"]["dippm.io/verify"] == line
 
 
 def test_the_cluster_takes_the_pod_that_comes_of_it(webhook):

@@ -58,6 +58,17 @@ def test_an_answer_is_that_of_the_package(client, net):
         ("predict", {"tree": True}, "predict"),
         ("choose", {"devices": ["A100", "T4"], "by": "throughput", "batch": "1:8"}, "choose"),
         ("choose", {"devices": "T4", "by": "cost", "prices": {"T4": 0.5}}, "choose"),
+        ("choose", {"by": "cost", "prices": {"slices": {"A100": {"1g.5gb": 0.2}}}}, "choose"),
+        ("choose", {"by": "carbon", "carbon": {"FR": 50}, "region": "FR"}, "choose"),
+        (
+            "choose",
+            {
+                "devices": ["T4", "A100"],
+                "by": "carbon",
+                "carbon": {"pue": 1.2, "regions": {"FR": {"g_per_kwh": 50}}, "where": {"T4": "FR"}},
+            },
+            "choose",
+        ),
         ("slice", {"slo_ms": 50}, "mig"),
         ("request", {"slo_ms": 50, "format": "dra"}, "request"),
         ("request", {"precision": "fp16", "runtime": "tensorrt"}, "request"),
@@ -260,7 +271,9 @@ def test_an_error_names_the_path_as_the_client_gave_it(service, root):
             ({"model": {"path": "net.onnx"}, "batch": 0}, 422, "batch"),
             ({"model": {"path": "net.onnx"}, "batch": 10**9}, 422, "batch"),
             ({"model": {"path": "net.onnx"}, "batch": "many"}, 422, "batch"),
+            ({"model": {"path": "net.onnx"}, "batch": True}, 422, "batch: "),
             ({"model": {"path": "net.onnx"}, "precision": "fp3"}, 422, "fp3"),
+            ({"model": {"path": "net.onnx"}, "host": True}, 422, "host: "),
             ({"model": {"path": "net.onnx"}, "surprise": 1}, 422, "surprise"),
             ({"model": {"path": "net.onnx"}, "trust": True}, 422, "trust"),
             ({"model": {"path": "net.onnx"}, "device": "/etc/my.toml"}, 422, "names a file"),
@@ -338,11 +351,38 @@ def test_an_address_that_makes_no_sense_gets_a_typed_error(service, net, query, 
     assert words in found["error"]["message"]
 
 
+def test_an_answer_names_a_path_by_its_root_alone(service, root):
+    """Who may ask about a model need not know where it lies, and others get the same answer."""
+    (root / "a b").mkdir()
+    (root / "a b" / "net.pt").write_bytes((root / "net.pt").read_bytes())
+    asked = {"input": "64"}
+    for path, shown in (
+        ("net.pt", "net.pt"),
+        ("x;reboot/../net.pt", "net.pt"),
+        (str(root / "net.pt"), "net.pt"),
+        ("a b/net.pt", "'a b/net.pt'"),
+    ):
+        model = {"path": path}
+        for kind, fields in (
+            ("predict", {"model": model, "html": True}),
+            ("fit", {"model": model}),
+            ("slice", {"model": model}),
+            ("compare", {"models": [model, {"path": "bad.onnx"}]}),
+            ("request", {"model": model, "format": "slurm"}),
+        ):
+            status, _, found = question(service, kind, {**fields, **asked})
+            assert status == 200, found
+            assert str(root) not in json.dumps(found), kind
+            of = found["predictions"][0] if kind == "compare" else found
+            assert of["verify"].startswith(f"dippm measure {shown} --batch 1 --input 64"), kind
+
+
 def test_wrong_addresses_and_methods_have_documents_too(service):
     for method, path, status in (
         ("GET", "/", 404),
         ("GET", "/v1/predict", 405),
         ("POST", "/healthz", 405),
+        ("GET", "/v1/jobs/none?after=x", 422),
         ("GET", "/v1/jobs/none", 404),
         ("DELETE", "/v1/jobs/none", 404),
         ("GET", "/docs", 404),

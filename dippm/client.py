@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -85,19 +86,29 @@ class Client:
             certificates: file of trusted CA certificates; None takes those of the system.
 
         Raises:
-            ClientError: if the address is not valid.
+            ClientError: if the address is not valid, or the token or the name cannot be sent.
         """
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(address)
+            host, port = parts.hostname, parts.port
+        except (ValueError, AttributeError, TypeError):  # a port that is none, no text
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
             raise ClientError(
                 f"{address!r} is not the address of a service", "Give one: http://127.0.0.1:8060."
             )
         self.address, self.timeout_s = address.rstrip("/"), timeout_s
-        self._host, self._port = parts.hostname, parts.port
+        self._host, self._port = host, port
         self._path = parts.path.rstrip("/")
         self._is_encrypted = parts.scheme == "https"
         self._certificates = certificates
         token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+        for what, text in (("token", token), ("name of the client", name)):
+            if not (isinstance(text, str) and text.isascii() and (text.isprintable() or not text)):
+                raise ClientError(
+                    f"the {what} has characters that no header takes",
+                    "A line break at its end, of the file that it was read from?",
+                )
         self._headers = {"Accept": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -236,7 +247,7 @@ class Client:
 
     def start(self, kind: str, question: Mapping[str, Any]) -> Document:
         """Ask without waiting, and return the answer if it is cached, else a job's document."""
-        body = json.dumps(question).encode()
+        body = _json(question)
         return _read(self._send("POST", f"/v1/{kind}?wait_s=0", body, _JSON)[2])
 
     def job(self, job_id: str, *, after: int = -1, wait_s: float = 0.0) -> Document:
@@ -261,12 +272,17 @@ class Client:
         """Return whether a model is a local file or folder."""
         if isinstance(model, Mapping):
             return False
+        if not isinstance(model, str | os.PathLike):
+            raise ClientError(
+                f"a {type(model).__module__}.{type(model).__qualname__} cannot be sent",
+                "Give a file, a name or a mapping; for an object in memory there is dippm.predict.",
+            )
         text = os.fspath(model)
         is_name = isinstance(model, str) and ":" in text and not os.path.exists(text)
         return not is_name
 
     def _asked(self, kind: str, question: Mapping[str, Any]) -> Document:
-        return self._wait(f"/v1/{kind}", json.dumps(question).encode())
+        return self._wait(f"/v1/{kind}", _json(question))
 
     def _uploaded(self, path: Path) -> Document:
         return _read(self._patiently("POST", f"/v1/models?{_address_of(path, {})}", path, _FILE)[2])
@@ -393,6 +409,28 @@ class Client:
 
 _JSON = {"Content-Type": "application/json"}
 _FILE = {"Content-Type": "application/octet-stream"}
+
+
+def _json(question: Mapping[str, Any]) -> bytes:
+    """Return a question as JSON; numbers of libraries such as NumPy are numbers.
+
+    Raises:
+        ClientError: if a value is none of JSON.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Integral):
+            return int(value)
+        if isinstance(value, Real):
+            return float(value)
+        if isinstance(value, os.PathLike):
+            return os.fspath(value)
+        raise ClientError(
+            f"a {type(value).__module__}.{type(value).__qualname__} cannot be sent",
+            "Give text, numbers, lists and mappings.",
+        )
+
+    return json.dumps(question, default=plain).encode()
 
 
 def _address_of(path: Path, fields: Mapping[str, Any]) -> str:

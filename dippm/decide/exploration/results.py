@@ -16,7 +16,9 @@ from dippm.decide.exploration.errors import ExploreError
 from dippm.decide.exploration.evaluation import module_of, without_weights
 from dippm.decide.exploration.question import DesignOutcome, SearchQuestion
 from dippm.decide.pareto import pareto_front
+from dippm.estimate.measure_line import Asked, measure_line
 from dippm.estimate.prediction import Prediction
+from dippm.estimate.pretrained.choice import frameworks_of
 from dippm.model.convert import read_graph
 
 if TYPE_CHECKING:
@@ -183,7 +185,37 @@ class Exploration(Answer):
             "notes": self.notes(),
             "front": [tried.number for tried in self.front],
             "designs": self.rows(),
+            "absent": {} if self.verify else {"verify": self._check[1]},
+            "verify": self.verify,
         }
+
+    @property
+    def verify(self) -> str | None:
+        """The line of `dippm measure` that checks the first design of the front.
+
+        None if there is none; `to_dict` has the reason in "absent".
+        """
+        return self._check[0] or None
+
+    @property
+    def verify_line(self) -> str:
+        """What checks the first design of the front, or why nothing does, in one printable line."""
+        verify, reason = self._check
+        return printable(f"verify        {verify or 'no command: ' + reason}")
+
+    @cached_property
+    def _check(self) -> tuple[str, str]:
+        if not self.front:
+            return "", "no design meets the constraints"
+        design, question = self.front[0].design, self.question
+        conditions = question.space.conditions(design)
+        checkpoint = question.predictor.checkpoint_for(conditions.device, conditions.phase)
+        asked = Asked.of(
+            question.space.architectures[design.architecture].make,
+            question.space.input_of(design),
+            trust=question.trust,
+        )
+        return measure_line(asked, conditions, frameworks_of(checkpoint.config))
 
     def notes(self) -> list[str]:
         """Return remarks: notes on objectives, and warnings with their counts."""

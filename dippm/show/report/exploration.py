@@ -10,10 +10,11 @@ from dippm.show.report.tables import Column, TerminalTable
 
 
 def front_parts(found: Exploration) -> Iterator[AnswerPart]:
-    """Yield the front, notes, and why designs have no values."""
+    """Yield the front, notes, why designs have no values, and what checks the first design."""
     columns, cells = found.table()
     yield TerminalTable([Column(name) for name in columns], cells, f" {found.title}")
     yield from warning_lines(found.notes())
     yield from warning_lines(
         f"{count} failed: {reason}" for reason, count in found.reasons().items()
     )
+    yield f" {found.verify_line}"

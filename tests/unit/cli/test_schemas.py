@@ -71,6 +71,7 @@ COMMANDS = {
               "net.onnx --batch 64 --power-limit 150:300"),
     "choose": (f"net.onnx --devices A100,T4 --by cost --prices {PRICES} --dataset-size 9",
                f"net.onnx --devices L4 --by carbon --carbon {CARBON} --region FR",
+               "net.onnx --devices H100-NVL-94GB",
                "net.onnx --devices T4 --slo-ms 0.0001"),
     "check": ("budgets.toml", "first.toml --write net.onnx"),
     "cost": (f"net.onnx --prices {PRICES} --idle-hours 2 --g-per-kwh 50",

@@ -6,6 +6,7 @@ import csv
 import json
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from dippm.cli.app import app
@@ -49,6 +50,22 @@ def test_a_table_a_page_and_rows(space, tmp_path):
     document = json.loads(again.stdout)
     assert len(document["designs"]) == 20
     assert document["front"]
+    assert document["verify"] is None
+    assert "onnxruntime" in document["absent"]["verify"]
+    assert "verify        no command: the file runs in onnxruntime" in answer.stdout
+    assert "verify: no command" in page.read_text(encoding="utf-8")
+
+
+def test_the_first_of_the_front_says_what_would_check_it(tmp_path):
+    path, model = tmp_path / "space.toml", tmp_path / "net.pt"
+    torch.save(torch.nn.Linear(64, 8), model)
+    path.write_text(
+        f'models = ["{model}"]\ninput = "64"\nbatch = [1, 4]\nobjectives = ["throughput"]\n'
+    )
+    answer = run(path, "--json")
+    assert answer.exit_code == 0, answer.output
+    line = f"dippm measure {model} --batch 4 --input 64 --device cuda:0 --compare"
+    assert json.loads(answer.stdout)["verify"] == line
 
 
 def test_nothing_feasible_is_an_error_after_all_is_written(space, tmp_path):

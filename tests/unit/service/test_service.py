@@ -8,7 +8,9 @@ import os
 import threading
 import zipfile
 
+import numpy as np
 import pytest
+import torch
 from jsonschema import Draft202012Validator
 
 import dippm
@@ -373,7 +375,7 @@ def test_an_answer_names_a_path_by_its_root_alone(service, root):
             status, _, found = question(service, kind, {**fields, **asked})
             assert status == 200, found
             assert str(root) not in json.dumps(found), kind
-            of = found["predictions"][0] if kind == "compare" else found
+            of = found["rows"][0] if kind == "compare" else found
             assert of["verify"].startswith(f"dippm measure {shown} --batch 1 --input 64"), kind
 
 
@@ -404,6 +406,31 @@ def test_errors_have_their_type_at_the_client(client, root):
     with pytest.raises(ClientError, match="outside") as error:
         client.predict({"path": "../secret.onnx"})
     assert (error.value.status, error.value.kind) == (403, "ForbiddenError")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"address": "127.0.0.1:8060"}, "not the address"),
+        ({"address": "http://127.0.0.1:99999"}, "not the address"),
+        ({"address": "http://[::1"}, "not the address"),
+        ({"address": None}, "not the address"),
+        ({"token": "secret\n"}, "token has characters"),
+        ({"name": "Zoë"}, "name of the client"),
+    ],
+)
+def test_a_client_that_could_not_ask_is_refused(asked, said):
+    with pytest.raises(ClientError, match=said):
+        Client(**asked)
+
+
+def test_what_cannot_be_sent_is_said_and_numbers_of_libraries_can(client, net):
+    with pytest.raises(ClientError, match="Linear cannot be sent"):
+        client.predict(torch.nn.Linear(2, 2))
+    with pytest.raises(ClientError, match="device cannot be sent"):
+        client.predict(net, device=torch.device("cuda"))
+    assert client.predict(net, batch=np.int64(8))["conditions"]["batch"] == 8
+    assert client.predict({"path": net.name}, batch=np.int64(8))["conditions"]["batch"] == 8
 
 
 def test_a_service_that_is_not_there_is_said(tmp_path):

@@ -86,7 +86,8 @@ def cost(
         name: predicted[name] for name in ("source", "conditions", "warnings", "provenance")
     }
     document |= {
-        "currency": found.currency or None, "cost": found.to_dict(), "verify": predicted["verify"]
+        "currency": found.currency or None, "cost": found.to_dict(),
+        "absent": prediction.unverified, "verify": predicted["verify"],
     }  # fmt: skip
     show("cost", found, json=json, csv=csv, html=html, document=document)
 

@@ -96,7 +96,7 @@ class RunningCost(Answer):
         what = "inference of" if self.phase == "inference" else "training on"
         times = f", {self.epochs:,} times" if self.epochs > 1 else ""
         lines = [f" {what} {self.samples:,} samples{times}: {self.steps:,} steps"]
-        for name, unit in UNITS.items():
+        for name, unit in (UNITS | {"price": printable(self.currency)}).items():
             one: Estimate | None = getattr(self, name)
             label = name.partition("_")[0].replace("gpu", "GPU")
             if one is None:

@@ -89,6 +89,7 @@ class PowerSweep(Answer):
             "law": {"gpus": list(fitted().gpus), "bands": [asdict(b) for b in fitted().bands]},
             "warnings": list(self.warnings),
             "provenance": first["provenance"],
+            "absent": self.prediction.unverified,
             "verify": first["verify"],
         }
 

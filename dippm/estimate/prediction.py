@@ -323,7 +323,6 @@ class Prediction(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data; the graph is summed up."""
         c, graph = self.conditions, self.source_graph
-        verify, unverified = self._check
         return {
             "source": self.provenance.source,
             "conditions": c.to_dict(),
@@ -337,7 +336,7 @@ class Prediction(Answer):
             "fits": self.fits,
             "memory_parts": self.memory_parts and asdict(self.memory_parts),
             "intervals": {target: asdict(i) for target, i in self.intervals.items()},
-            "absent": {**self.absent, **({"verify": unverified} if unverified else {})},
+            "absent": {**self.absent, **self.unverified},
             "warnings": list(self.warnings),
             "operators": [asdict(operator) for operator in self.operators],
             "graph": {
@@ -349,7 +348,7 @@ class Prediction(Answer):
                 **asdict(self.provenance),
                 "frameworks": list(self.provenance.frameworks),
             },
-            "verify": verify or None,
+            "verify": self.verify,
         }
 
     def _repr_html_(self) -> str:
@@ -389,6 +388,12 @@ class Prediction(Answer):
         None if there is none; `to_dict` has the reason in "absent".
         """
         return self._check[0] or None
+
+    @property
+    def unverified(self) -> dict[str, str]:
+        """The reason why nothing checks this, as "verify"; {} if a line does."""
+        reason = self._check[1]
+        return {"verify": reason} if reason else {}
 
     @property
     def verify_line(self) -> str:

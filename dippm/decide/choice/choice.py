@@ -195,6 +195,7 @@ class Choice(Answer):
             "rows": self.rows(),
             "warnings": list(self.warnings()),
             "provenance": document.get("provenance"),
+            "absent": self.unverified,
             "verify": self.verify,
         }
 
@@ -209,6 +210,12 @@ class Choice(Answer):
         """Command line that checks the best contender, see `Prediction.verify`."""
         best = self.best and self.best.prediction
         return best.verify if best else None
+
+    @property
+    def unverified(self) -> dict[str, str]:
+        """The reason why no command checks the best contender, see `Prediction.unverified`."""
+        best = self.best and self.best.prediction
+        return best.unverified if best else {"verify": "no place is ranked"}
 
     @property
     def title(self) -> str:

@@ -1,5 +1,6 @@
 """`Prices`: hourly prices of GPUs and slices, from a TOML file of the user.
 
+    as_of = "2026-01"
     currency = "EUR"
 
     [per_hour]
@@ -27,7 +28,7 @@ from dippm.errors import PriceError, UnknownNameError, shortened
 from dippm.estimate.place import slice_of
 
 MOST_BYTES = 64 << 10
-TABLES = ("currency", "per_hour", "slices")
+TABLES = ("as_of", "currency", "per_hour", "slices")
 LONGEST_CURRENCY = 16
 LOWEST, HIGHEST = 1e-6, 1e9
 """Range of hourly prices, in any currency."""
@@ -43,12 +44,14 @@ class Prices:
         slices: price by names of the device and of the slice.
         currency: currency of the prices; "" if not given.
         source: path of the file, for messages; "" without one.
+        as_of: date and source of the prices, as the file states them; "" otherwise.
     """
 
     per_hour: Mapping[str, float]
     slices: Mapping[tuple[str, str], float] = field(default_factory=dict)
     currency: str = ""
     source: str = ""
+    as_of: str = ""
 
     def of(self, device: Device, mig: MigProfile | None) -> float | None:
         """Return the hourly price of a GPU or of a slice of it; None if it has none.
@@ -140,7 +143,7 @@ def _prices(table: Mapping[str, Any], what: str, given: tuple[Device, ...]) -> P
             slices[key] = _price(price, f"{what}: {name} {profile}")
     if not whole and not slices:
         raise PriceError(f"{what} has no price", f"Write [per_hour] and a line. {EXAMPLE}")
-    return Prices(whole, slices, currency, what)
+    return Prices(whole, slices, currency, what, shortened(str(table.get("as_of", ""))))
 
 
 def _table(table: Mapping[str, Any], name: str, what: str) -> Mapping[str, Any]:

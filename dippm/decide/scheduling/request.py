@@ -11,7 +11,6 @@ from dippm.base.number_format import show
 from dippm.base.printable import legible, printable
 from dippm.decide.choice import Choice
 from dippm.devices import Device, MigProfile
-from dippm.estimate.measure_line import measure_line
 from dippm.estimate.prediction import Prediction
 
 DOMAIN = "dippm.io"
@@ -81,9 +80,7 @@ class ResourceRequest(Answer):
     @property
     def absent(self) -> Mapping[str, str]:
         """Reason why no command checks the prediction, as "verify"; {} if one does."""
-        p = self.prediction
-        reason = measure_line(p.asked, p.conditions, p.provenance.frameworks)[1]
-        return {"verify": reason} if reason else {}
+        return self.prediction.unverified
 
     @property
     def annotations(self) -> dict[str, str]:

@@ -38,9 +38,12 @@ MOST_PERCENT = 200.0
 
 
 def check_parts(check: Check) -> Iterator[AnswerPart]:
-    """Yield the table of the check, and remarks."""
+    """Yield the table of the check, remarks, and what would check the models that failed."""
     yield check_table(check)
     yield from warning_lines(check.remarks)
+    for model in check.models:
+        if not model.passed and model.prediction is not None:
+            yield model.prediction
 
 
 def check_bars(check: Check) -> str:

@@ -45,7 +45,9 @@ def cost_page(cost: RunningCost, **_: Any) -> str:
     body += (
         note_list(f"! {warning}" for warning in p.warnings) + f"<small>{escape(p.footer)}</small>"
     )
-    return page(p.title, body, {**cost.to_dict(), "verify": p.verify})
+    document = cost.to_dict()
+    absent = {**document["absent"], **p.unverified}
+    return page(p.title, body, {**document, "absent": absent, "verify": p.verify})
 
 
 def units(cost: RunningCost) -> dict[str, str]:

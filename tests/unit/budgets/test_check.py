@@ -324,6 +324,7 @@ def test_the_command_is_a_gate_with_reports_and_a_document(folder):
     assert failed.returncode == 1
     assert "the limit is 1" in failed.stdout
     assert "a budget is exceeded" in failed.stdout
+    assert " verify        no command: a model in memory" in failed.stdout
     assert all((folder / name).stat().st_size for name in ("j.xml", "s.json", "m.md"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,9 @@ def test_the_command_says_the_same(passed):
     assert found["currency"] == "EUR"
     shown = CliRunner().invoke(app, [*words.split(), "--quiet"]).stdout
     assert "DE 350 g/kWh" in shown
+    assert re.search(r"^ price +[\d.]+ EUR ", shown, re.MULTILINE)
+    assert found["verify"].startswith(f"dippm measure {MODEL} --batch 8")
+    assert found["absent"] == {}
     assert "2 h idle" in shown
 
 

@@ -28,6 +28,7 @@ def written(tmp_path):
 def test_the_example_has_prices_and_says_that_they_are_none_of_ours():
     prices = read_prices(EXAMPLE)
     assert prices.currency == "EUR"
+    assert prices.as_of.endswith("made up")
     assert len(prices.per_hour) >= 5
     assert "made up" in EXAMPLE.read_text()
 

@@ -174,7 +174,9 @@ def test_a_pod_gets_what_its_model_needs(webhook):
 
 def test_a_pod_says_what_would_check_it(webhook, certificate):
     trusting = {"token": webhook.token, "certificates": certificate / "cert.pem"}
-    with Client(webhook.address, **trusting) as client:  # the first conversion may take its time
+    with Client(
+        f"https://127.0.0.1:{webhook.port}", **trusting
+    ) as client:  # the first conversion may take its time
         client.predict({"path": "net.pt"}, input="64")
     review = copy.deepcopy(REVIEW)
     asked = {"dippm.io/model": "net.pt", "dippm.io/input": "64"}

@@ -50,6 +50,7 @@ def exploration_page(found: Exploration, **_: Any) -> str:
         reasons={printable(reason): n for reason, n in found.reasons().items()},
         designs=[_table_row(tried, columns) for tried in found.tried[:LISTED]],
         unlisted=max(0, len(found.tried) - LISTED),
+        verify=found.verify_line,
         document=json_text(document),
     )
 

@@ -217,7 +217,7 @@ def test_samples_that_are_none_are_refused(sample, said):
 def test_a_sample_that_forward_refuses_is_named_as_what_it_takes():
     sample = {"batch": {"x": torch.zeros(2, 3), "ids": torch.zeros(2, dtype=torch.long)}}
     pair = {"pair": (torch.zeros(2, 4), torch.zeros(2, 4))}
-    with pytest.raises(InputShapeError, match=r"does not accept the sample: .*shapes") as refused:
+    with pytest.raises(InputShapeError, match="does not accept the sample: ") as refused:
         dippm.fits(Nested(), sample | pair)
     assert "Nested takes batch, pair, doubled, scale." in refused.value.hint
     assert "input=" not in refused.value.hint

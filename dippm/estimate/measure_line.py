@@ -62,7 +62,7 @@ def measure_line(asked: Asked | None, c: Conditions, frameworks: Sequence[str]) 
         frameworks: frameworks whose runs the checkpoint learned from.
     """
     if asked is None or not asked.model:
-        return "", (
+        return "", _cannot_measure(c) or (
             "a model in memory has no file that a command could be given; in Python, "
             "dippm.verify(prediction, dippm.measure_model(module, ...)) checks it"
         )
@@ -96,6 +96,11 @@ def _cannot(asked: Asked, c: Conditions, frameworks: Sequence[str]) -> str:
             f"the file runs in {ran}, and the prediction is for {' or '.join(frameworks)}: measure "
             "the model that it was exported from"
         )
+    return _cannot_measure(c)
+
+
+def _cannot_measure(c: Conditions) -> str:
+    """Return which condition `dippm measure` cannot run under, in words; "" if there is none."""
     catalogue = {known.name: known for known in (*all_devices(), *all_cpus())}
     cannot = {
         "predicts for a device of the catalogue, and this is of a device file, or changed": (

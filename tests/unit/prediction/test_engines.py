@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from math import exp
@@ -20,7 +21,7 @@ from dippm.decide.exploration.space import Space
 from dippm.devices import find
 from dippm.errors import ConditionsError, NothingFeasibleError, UnsupportedPrecisionError
 from dippm.estimate import pretrained
-from dippm.estimate.conditions import Conditions
+from dippm.estimate.conditions import Conditions, Precision
 from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.engine_law import as_pytorch, as_run, tensorrt
@@ -240,6 +241,20 @@ def test_runtimes_of_the_same_libraries_save_launches_alone(device: str) -> None
             assert wide.high / wide.low > narrow.high / narrow.low
 
 
+@pytest.mark.parametrize("graph", [convolutional, attentive])
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("device", ["A100", "T4"])
+def test_a_session_exceeds_the_compiler_by_no_more_than_its_interval(
+    device: str, precision: Precision, graph: Callable[[], ModelGraph]
+) -> None:
+    c = T4.replace(device=find(device), precision=precision, timer="kernel")
+    for batch in (1, 128):
+        one = c.replace(batch=batch)
+        compiled = one.replace(runtime="pytorch", mode="compiled", precision=as_run(one).precision)
+        found = ask(graph(), one.replace(runtime="onnxruntime")).values["latency_ms"]
+        assert latency_ms(graph(), compiled) >= 0.999 * found.value**2 / found.interval.high
+
+
 def test_a_runtime_that_launches_says_how_often() -> None:
     eager, session = (
         ask(convolutional(), T4.replace(runtime=runtime)).host
@@ -318,7 +333,8 @@ def test_a_request_for_an_engine_says_why_no_command_checks_it(linear: torch.nn.
     assert document["verify"] is None
     assert "runs PyTorch" in document["absent"]["verify"]
     assert "no command: dippm measure runs PyTorch" in str(found)
-    assert dippm.request_resources(linear, devices="A100", input="64").absent == {}
+    eager = dippm.request_resources(linear, devices="A100", input="64")
+    assert eager.absent["verify"].startswith("a model in memory")
 
 
 def test_a_difference_takes_a_runtime_for_either_side(linear: torch.nn.Module) -> None:

@@ -292,10 +292,12 @@ def test_a_service_that_others_reach_asks_for_a_token(tmp_path, root):
         assert len(service.token) >= 16
         address = f"http://127.0.0.1:{service.port}"
         assert Client(address).health()["status"]  # probes have no token
-        for token in ("", "wrong", service.token + "x", "é" * 20):
-            with pytest.raises((ClientError, UnicodeEncodeError)) as error:
+        for token in ("", "wrong", service.token + "x"):
+            with pytest.raises(ClientError) as error:
                 Client(address, token=token).devices()
-            assert getattr(error.value, "status", 401) == 401
+            assert error.value.status == 401
+        with pytest.raises(ClientError, match="no header takes"):
+            Client(address, token="é" * 20)
         for path in ("/openapi.json", "/metrics", "/v1/options", "/v1/jobs/x", "/nowhere"):
             assert ask(service, "GET", path)[0] == 401, path
         assert Client(address, token=service.token).predict({"path": "net.onnx"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import select
 import subprocess
 import sys
@@ -197,7 +198,9 @@ def test_a_command_that_leaves_its_prediction_says_so_while_it_runs(tmp_path):
     assert process.poll() is None
     process.terminate()
     _, rest = process.communicate(timeout=PATIENCE_S)  # nobody holds its stderr any more
-    assert b"memory is 4" in said
+    memory = re.search(rb"memory is (\d+)\.\d MiB, above", said)  # maybe read amid its growth
+    assert memory is not None
+    assert 320 < int(memory[1]) < 600
     assert b"'forward' is 3" in said
     assert rest == b""
     tags = commands.ended(tmp_path).start.tags

@@ -41,6 +41,7 @@ from training.hybrid.rows.collected_rows import (
     NothingToLearnError,
     read_collected,
     rows_of,
+    rows_that_teach,
 )
 from training.hybrid.rows.examples import Examples, Row, build_examples
 
@@ -124,6 +125,32 @@ def test_a_point_is_a_row_in_each_regime_and_events_are_a_table_of_their_own(fou
         assert by_point[record["row_id"], "wall"] == record["latency_ms"]
         assert by_point[record["row_id"], "event"] == record["event_ms"] != record["latency_ms"]
         assert by_point[record["row_id"], "kernel"] == record["kernel_ms"]
+
+
+def test_times_of_a_host_and_sums_of_short_kernels_do_not_teach(found, store) -> None:
+    records = {record["row_id"]: record for record in found.records}
+    rows = points(found, store)
+    taught = {row.row_id for row in rows_that_teach(found, rows)}
+    for row in rows:
+        record = records[row.point]
+        mean_ms = record["kernel_ms"] / record["kernel_launches"]
+        is_of_kernels = (
+            mean_ms >= 0.02
+            if row.timer == "kernel"
+            else record["kernel_ms"] >= 0.8 * row.latency_ms
+        )
+        assert (row.row_id in taught) == (is_of_kernels or not row.is_model)
+    assert 100 < len(taught) < len(rows)
+    unknown = [{**record, "kernel_ms": None, "kernel_launches": None} for record in found.records]
+    assert rows_that_teach(replace(found, records=tuple(unknown)), rows) == rows
+
+
+def test_a_set_in_which_the_host_takes_all_of_the_time_is_refused(found, store) -> None:
+    hosts = [row for row in points(found, store) if row.is_model and row.batch == 1]
+    slow = [replace(row, latency_ms=100.0) for row in hosts if row.timer == "wall"]
+    with pytest.raises(NothingToLearnError, match="the time of all of its 24") as error:
+        rows_that_teach(found, slow)
+    assert "larger batches" in error.value.hint
 
 
 def test_models_and_operators_have_the_keys_of_other_tables(found, store) -> None:
@@ -230,11 +257,14 @@ def test_the_fit_recovers_the_laws_of_time(runner, fitted) -> None:
 def test_all_three_targets_have_lines_of_the_set(runner, fitted, found, store) -> None:
     held = runner.held_out(fitted, Mixture(0.5), "shipped mean")
     latency = summary(runner.examples, [held])
+    rows = [runner.examples.rows[i] for i in held.rows["position"]]
+    models = {(row.precision, row.timer) for row in rows if row.is_model and row.node is None}
+    assert len(models) > 3
     assert {line["data"] for line in latency} == {
         f"{SOURCE} ({precision}, eager, {what})"
         for precision in simulated.PRECISIONS
         for what in (
-            *(f"whole models, {timer}" for timer in TIMERS.values()),
+            *(f"whole models, {timer}" for p, timer in models if p == precision),
             "kernels of models, kernel",
             *(f"single operators, {timer}" for timer in TIMERS.values() if _operators(held)),
         )

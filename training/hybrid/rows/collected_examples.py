@@ -9,7 +9,14 @@ from pathlib import Path
 from dataset.join.graph_store import GraphStore
 from dippm.measure.collected.kernels import read_kernels
 from training.hybrid.rows.collected_kernels import Place, certain, rows_of_kernels
-from training.hybrid.rows.collected_rows import TIMERS, CollectedSet, rows_of
+from training.hybrid.rows.collected_rows import (
+    GPU_BOUND,
+    LONG_KERNEL_MS,
+    TIMERS,
+    CollectedSet,
+    rows_of,
+    rows_that_teach,
+)
 from training.hybrid.rows.example_cache import VERSION, cached
 from training.hybrid.rows.examples import Examples, GraphLookup, Row
 
@@ -30,14 +37,14 @@ def load_collected(
         place: joins its kernel tables with graphs.
     """
     tables = read_kernels(found.folder)
-    digest = _digest([found.digest, *sorted(tables), *TIMERS])
+    digest = _digest([found.digest, *sorted(tables), *TIMERS, f"{GPU_BOUND} {LONG_KERNEL_MS}"])
     folder = work / f"{found.source.replace('/', '-')}-{digest}-{VERSION}"
 
     def rows() -> tuple[list[Row], GraphLookup]:
         store = GraphStore(graphs)
         points = rows_of(found, store)
         nodes = rows_of_kernels(points, tables, store.__getitem__, place=place)
-        return [*points, *nodes], store.__getitem__
+        return [*rows_that_teach(found, points), *nodes], store.__getitem__
 
     return cached(folder, rows)
 

@@ -5,6 +5,12 @@ events around it (E), and the sum of its kernels (K). Events are recorded betwee
 waited for, so they are a table of their own, with its own time of a launch; wall and kernels are
 one table, for what they differ in is what the law says. Of an operator the figure with cold caches
 counts where there is one, for the roofline of a kernel reads its operands from memory.
+
+Of a whole model two kinds of label say nothing of kernels and do not teach (`rows_that_teach`). A
+sum of kernels that are short in the mean: a profiler sees each from its begin to its end, some
+2,000 cycles of the 3,400 from one beginning to the next (`LAUNCH_CYCLES`), so the sum would teach
+that short kernels take no time. And a step or span in which the GPU waits for the host, whose time
+is the host's own: that of an unknown machine is the launch time that other tables usually have.
 `collected_kernels` gives rows of single operators amid a model.
 """
 
@@ -12,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +44,10 @@ EVENTS = "events"
 CPU = "a CPU ran it: this predictor has GPUs only, `training.pmgns.train_own` learns from it"
 TRAINING = "training step: for the predictor of training steps"
 NO_GRAPH = "no graph"
+LONG_KERNEL_MS = 0.02
+"""Shortest mean time of kernels in ms whose sum teaches: ten times what a launch leaves out."""
+GPU_BOUND = 0.8
+"""Smallest share of kernels in a step or span that teaches."""
 SOURCE = "collected"
 
 
@@ -121,6 +131,34 @@ def rows_of(found: CollectedSet, graphs: GraphStore) -> list[Row]:
         for record in found.records
         for row in _in_regimes(row_of(record, found.source, *kin[record["model"]]), record)
     ]
+
+
+def rows_that_teach(found: CollectedSet, points: Sequence[Row]) -> list[Row]:
+    """Return the rows of `rows_of` whose time is that of kernels; see the module docstring.
+
+    Operators are measured alone, long ones only (`dataset.plan.campaign.LONG_ENOUGH_S`): all teach.
+
+    Raises:
+        NothingToLearnError: if none does.
+    """
+    records = {record["row_id"]: record for record in found.records}
+    taught = [row for row in points if _is_of_kernels(row, records[row.point])]
+    if not taught:
+        raise NothingToLearnError(
+            f"no row of {found.folder} teaches the default predictor: the host or kernels below "
+            f"{1e3 * LONG_KERNEL_MS:g} µs take the time of all of its {len(points):,}",
+            "Measure larger batches, for which the GPU takes longer than the host.",
+        )
+    return taught
+
+
+def _is_of_kernels(row: Row, record: Mapping[str, Any]) -> bool:
+    kernel_ms, launches = record["kernel_ms"], record["kernel_launches"]
+    if not row.is_model or not kernel_ms or not launches:
+        return True  # nothing says that it is not
+    if row.timer == "kernel":
+        return bool(kernel_ms / launches >= LONG_KERNEL_MS)
+    return bool(kernel_ms / row.latency_ms >= GPU_BOUND)
 
 
 def row_of(record: Mapping[str, Any], source: str, architecture: str, family: str) -> Row:

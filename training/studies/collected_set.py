@@ -7,11 +7,15 @@ Each point is predicted by `dippm.predict` with GPU, precision, mode, layout and
 default host and context. "bound" follows from the share of kernels in the time of a profiled step:
 "GPU" from 85 %, "host" (limited by the processor) below 60 %. A median ratio below one means
 predictions that are too small.
+
+--operators compares the kernels of each kind of operator as well: those that a profiler saw in
+eager inferences limited by the GPU, with what was predicted of them.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +30,9 @@ import dippm
 from dippm.errors import DippmError
 from dippm.estimate.prediction import Prediction
 from dippm.measure.collected.joined import read_joined
+from dippm.measure.collected.kernels import Kernels, read_kernels
 from dippm.measure.collected.rows import collected
+from dippm.measure.kernels.join import join_kernels
 from dippm.show.report.collected.summary import used_rows
 from training.evaluation.metrics import coverage, mean_ape, median_ape
 
@@ -128,20 +134,86 @@ def _line(found: Sequence[Answer], phase: str, target: str, part: str) -> Iterat
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorLine:
+    """Kernels of one kind of operator in eager inferences that the GPU limits.
+
+    Attributes:
+        op: canonical operator name.
+        precision: precision of the points.
+        measured_ms, predicted_ms: sums over all points.
+        measured_kernels, predicted_kernels: likewise, numbers of kernels.
+    """
+
+    op: str
+    precision: str
+    measured_ms: float
+    predicted_ms: float
+    measured_kernels: int
+    predicted_kernels: int
+
+
+def operator_lines(found: Sequence[Answer], tables: Kernels) -> Iterator[OperatorLine]:
+    """Yield the sums by operator and precision, the largest first.
+
+    Args:
+        found: answers; those without a kernel table are passed over.
+        tables: kernels by row id.
+    """
+    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * 4)
+    for answer in found:
+        row, kernels = answer.row, tables.get(answer.row["row_id"], ())
+        if (row["mode"], row["phase"], answer.bound) != ("eager", "inference", "GPU"):
+            continue
+        measured: dict[int | None, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for kernel, owner in zip(
+            kernels, join_kernels(kernels, answer.prediction.graph), strict=True
+        ):
+            measured[owner.node][0] += kernel.ns / 1e6
+            measured[owner.node][1] += 1
+        for cost in answer.prediction.operators:
+            if cost.node in measured:
+                ms, count = measured[cost.node]
+                more = ms, cost.time_ms, count, cost.kernels
+                key = cost.op, row["precision"]
+                sums[key] = [a + b for a, b in zip(sums[key], more, strict=True)]
+    for (op, precision), (ms, predicted_ms, count, predicted) in sorted(
+        sums.items(), key=lambda item: -item[1][0]
+    ):
+        yield OperatorLine(
+            op, precision, round(ms, 3), round(predicted_ms, 3), int(count), int(predicted)
+        )
+
+
 def main(
     folder: Annotated[Path, typer.Argument(help="that the collector wrote")],
     joined: Annotated[Path, typer.Option(help="graphs of its models")],
     results: Annotated[Path | None, typer.Option(help="JSON file to write")] = None,
+    operators: Annotated[bool, typer.Option(help="kernels by operator as well")] = False,
 ) -> None:
     """Print the errors of the shipped checkpoints."""
-    found = list(lines(list(answers(folder, joined))))
+    given = list(answers(folder, joined))
+    found = list(lines(given))
     table = Table("phase", "target", "bound", "n", "median ratio", "median APE %", "MAPE %", "in %")
     for line in found:
         table.add_row(*map(str, list(asdict(line).values())[:-1]))
     Console().print(table)
+    if operators:
+        _print_operators(list(operator_lines(given, read_kernels(folder))))
     if results is not None:
         rows = ",\n".join(f" {json.dumps(asdict(line))}" for line in found)
         results.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+
+
+def _print_operators(found: Sequence[OperatorLine]) -> None:
+    heads = ("operator", "precision", "measured ms", "predicted", "ratio", "kernels", "predicted")
+    table = Table(*heads)
+    for line in found:
+        ratio = f"{line.predicted_ms / line.measured_ms:.2f}" if line.measured_ms else "-"
+        times = f"{line.measured_ms:.2f}", f"{line.predicted_ms:.2f}", ratio
+        counts = line.measured_kernels, line.predicted_kernels
+        table.add_row(line.op, line.precision, *times, *map(str, counts))
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from training.studies.collected_set import Answer, lines
+import torch
+
+import dippm
+from dippm.measure.kernels.record import TracedKernel
+from training.studies.collected_set import Answer, OperatorLine, lines, operator_lines
 
 
 def answer(phase: str, measured: dict[str, Any], predicted: float | None) -> Any:
@@ -41,3 +45,33 @@ def test_errors_are_those_of_what_was_measured_and_predicted() -> None:
     assert (whole.n, whole.mape, whole.inside) == (2, 10.0, 50.0)
     assert whole.checkpoint == "name 1.0.0"
     assert found["train", "latency_ms", "both"].median_ape == 100.0
+
+
+def test_kernels_of_operators_stand_beside_what_was_predicted_of_them() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    prediction = dippm.predict(net.eval(), input=(64,), batch=8, device="H100")
+    traced = [
+        TracedKernel(
+            "gemm", ("aten::linear", "aten::addmm"), (0, 1), "0", "forward", None, 0, 4000
+        ),
+        TracedKernel(
+            "fill", ("aten::linear", "aten::addmm"), (0, 1), "0", "forward", None, 5, 1000
+        ),
+        TracedKernel("relu", ("aten::relu",), (2,), "1", "forward", None, 9, 2000),
+        TracedKernel(
+            "gemm", ("aten::linear", "aten::addmm"), (3, 4), "2", "forward", None, 12, 3000
+        ),
+    ]
+    row = {"row_id": "a", "mode": "eager", "phase": "inference", "precision": "fp32"}
+    row |= {"kernel_ms": 0.01, "queued_ms": 0.0101}
+    compiled = Answer({**row, "mode": "compiled"}, prediction)
+    launched = Answer({**row, "queued_ms": 1.0}, prediction)
+    dense, relu = operator_lines(
+        [Answer(row, prediction), Answer(row, prediction), compiled, launched], {"a": traced}
+    )
+    by_op = {cost.op: cost for cost in prediction.operators}
+    assert relu == OperatorLine(
+        "relu", "fp32", 0.004, round(2 * by_op["relu"].time_ms, 3), 2, 2 * by_op["relu"].kernels
+    )
+    assert (dense.op, dense.measured_ms, dense.measured_kernels) == ("dense", 0.016, 6)
+    assert dense.predicted_kernels == 4

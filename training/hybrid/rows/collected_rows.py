@@ -5,13 +5,13 @@ events around it (E), and the sum of its kernels (K). Events are recorded betwee
 waited for, so they are a table of their own, with its own time of a launch; wall and kernels are
 one table, for what they differ in is what the law says. Of an operator the figure with cold caches
 counts where there is one, for the roofline of a kernel reads its operands from memory.
+`collected_kernels` gives rows of single operators amid a model.
 
 Of a whole model two kinds of label say nothing of kernels and do not teach (`rows_that_teach`). A
 sum of kernels that are short in the mean: a profiler sees each from its begin to its end, some
 2,000 cycles of the 3,400 from one beginning to the next (`LAUNCH_CYCLES`), so the sum would teach
 that short kernels take no time. And a step or span in which the GPU waits for the host, whose time
 is the host's own: that of an unknown machine is the launch time that other tables usually have.
-`collected_kernels` gives rows of single operators amid a model.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ class StepExamples:
         log_roofline: roofline time in log ms, shape (K,).
         count: how many kernels it stands for, shape (K,).
         start: kernels of row r are start[r] to start[r + 1], shape (R + 1,).
-        launches: launches of the forward pass, and of the rest, shape (R, 2).
+        launches: launches of the forward pass, and of the rest, shape (R, 2); none for a sum of
+            kernels, which knows no host.
         input_bytes, serial_ms: shape (R,).
     """
 
@@ -156,6 +157,8 @@ def load_steps(
     work: Path,
     rows: Callable[[], tuple[Sequence[StepRow], Callable[[str], ModelGraph]]],
     processes: int | None = None,
+    *,
+    sets: str = "",
 ) -> StepExamples:
     """Return the examples of a folder; parts that it lacks are made of what `rows` returns.
 
@@ -163,8 +166,9 @@ def load_steps(
         work: folder that keeps them.
         rows: returns what was measured, and the graph of each key.
         processes: number of parallel processes; None for one per core.
+        sets: what tells the sets of our own among the rows from others.
     """
-    folder = work / FOLDER
+    folder = work / f"{FOLDER}-{sets}" if sets else work / FOLDER
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
         wanted, graph = rows()
@@ -182,7 +186,7 @@ def load_steps(
 def _arrays(kernels: KernelGraph, row: StepRow) -> dict[str, NDArray[Any]]:
     table, view = kernels.table, DeviceView.of(row.device, row.mig)
     count = kernels.count.astype(np.float64)
-    launches = table.settings[:, _LAUNCHES] * count
+    launches = table.settings[:, _LAUNCHES] * count * (row.timer != "kernel")
     forward = table.part == _FORWARD
     return {
         "features": kernel_features(table, row.batch, view, channels_last=row.channels_last),

@@ -22,7 +22,7 @@ from training.steps.examples import StepExamples
 from training.steps.fit import Multipliers, StepSettings
 from training.steps.law import step_configuration, step_tensors
 from training.steps.report import baselines, by_family, summary
-from training.steps.splits import FAMILIES, StepFold
+from training.steps.splits import FAMILIES, StepFold, is_ours
 
 
 def publish(
@@ -105,7 +105,16 @@ def _counts(examples: StepExamples) -> list[dict[str, Any]]:
 
 
 def _card(examples: StepExamples, inference: CheckpointInfo) -> dict[str, Any]:
-    sources = sorted({step.source for step in examples.rows})
+    sources = sorted({step.source for step in examples.rows if not is_ours(step)})
+    ours = sorted({step.source for step in examples.rows if is_ours(step)})
+    measured = (
+        "Measured were vision models on an RTX 3090 under autocast, with SGD and one batch "
+        "each, near the largest that fits; torchvision at batch 12 on six older GPUs, without "
+        "an update; ResNet-50 and BERT-base on slices of an A100-80GB"
+    )
+    if ours:
+        gpus = sorted({step.device.name for step in examples.rows if is_ours(step)})
+        measured += f"; some steps of models of many kinds, with SGD, on {' and '.join(gpus)}"
     return {
         "summary": "Gray box for training steps: the kernels of forward, backward and update, "
         f"roofline time × the efficiency of inference ({inference.name} {inference.version}) × "
@@ -113,11 +122,9 @@ def _card(examples: StepExamples, inference: CheckpointInfo) -> dict[str, Any]:
         "use": "Time, memory, power and energy of a training step from a model graph, "
         'phase="train".',
         "limits": [
-            "Measured were vision models on an RTX 3090 under autocast, with SGD and one batch "
-            "each, near the largest that fits; torchvision at batch 12 on six older GPUs, without "
-            "an update; ResNet-50 and BERT-base on slices of an A100-80GB. On every other GPU a "
-            "training step is extrapolated from its inference.",
-            "The software was PyTorch 1.x, eager. Compiled training steps are refused.",
+            f"{measured}. On every other GPU a training step is extrapolated from its inference.",
+            f"The software was PyTorch 1.x{' and 2.x' if ours else ''}, eager. Compiled training "
+            "steps are refused.",
             "No table says how long Adam or AdamW take: their passes over memory are counted, and "
             "run as those of SGD do. MIGPerf did not record its optimiser: AdamW is taken for "
             "BERT, SGD for ResNet-50.",
@@ -132,7 +139,8 @@ def _card(examples: StepExamples, inference: CheckpointInfo) -> dict[str, Any]:
             "Power and energy follow the law of inference: the power of no training step taught.",
             "Memory is what nvidia-smi shows, in the steady state: parameters, gradients, states "
             "of the optimiser, what autograd saves times one number, result and loss, context. The "
-            "number and its errors come from two models on one GPU.",
+            "number and its errors come from two models on one GPU"
+            + (", and from our own sets." if ours else "."),
             "Errors are those of published folds, asked as a user asks, with the default host. "
             "Those of S2 start from a fold of inference that did not see the kind of model "
             "either. S3a leaves the training steps of a GPU out, not its inference. Steps without "
@@ -143,8 +151,15 @@ def _card(examples: StepExamples, inference: CheckpointInfo) -> dict[str, Any]:
         ],
         "never_measured": [
             "Training steps on GPUs other than those listed under rows by source.",
-            "Language models other than BERT-base; recurrent and 3-D networks.",
-            "bf16; compiled steps; several GPUs.",
+            *(
+                []
+                if ours
+                else ["Language models other than BERT-base; recurrent and 3-D networks."]
+            ),
+            "Compiled steps; several GPUs." if ours else "bf16; compiled steps; several GPUs.",
         ],
-        "data": [f"{name} (see dataset/README.md for its origin)" for name in sources],
+        "data": [
+            *(f"{name} (see dataset/README.md for its origin)" for name in sources),
+            *(f"{name}: a set of our own" for name in ours),
+        ],
     }

@@ -4,6 +4,8 @@
     pytorch_gpu_benchmark   six GPUs: torchvision at batch 12, no update, copy of the input included
     migperf                 A100-80GB and its slices: ResNet-50 and BERT-base
 
+Sets of our own teach, too: a step by the wall and the sum of its kernels, with SGD and momentum.
+
 What MIGPerf updated its parameters with is not recorded: SGD with momentum is taken for ResNet-50,
 AdamW for BERT, as its memory says. MISO includes its data loader, and nobody wrote down its models.
 """
@@ -17,16 +19,21 @@ from typing import Any
 
 import pandas as pd
 
+from dataset.join.graph_store import GraphStore
 from dataset.join.grouping import family_of
 from dataset.measured.sources import read
 from dippm.estimate.conditions import PRECISIONS, Attention, Conditions, Optimizer
 from dippm.model.graph.model_graph import ModelGraph
+from training.hybrid.rows.collected_rows import CollectedSet, has_long_kernels, kin_of
+from training.hybrid.rows.collected_rows import row_of as row_of_collected
 from training.hybrid.rows.examples import Row
 from training.hybrid.rows.sources import PARAMETER_TOLERANCE, named_migperf, row_of
 
 SOURCES = ("timm_train", "pytorch_gpu_benchmark", "migperf")
 NO_UPDATE = "pytorch_gpu_benchmark"
 """Its steps end with the gradients."""
+COLLECTED_UPDATE: Optimizer = "sgd"
+"""What `dippm.measure` updates parameters with."""
 STEADY = 0.1
 """Standard deviation over mean of a measured time from which the texts were not of one length."""
 FUSED_TORCH = 2
@@ -96,13 +103,39 @@ def step_rows(data: Path, has_graph: Callable[[str], bool]) -> list[StepRow]:
     table = table[[has_graph(model) for model in table["model"]]]
     return [
         StepRow.of(
-            row_of(r, r["model"], "", _family(r["model"])),
+            row_of(r, r["model"], "", family_of_step(r["model"])),
             optimizer_of(r),
             _attention(r["software"]),
             None if pd.isna(r["params_M"]) else float(r["params_M"]),
         )
         for r in table.to_dict("records")
     ]
+
+
+def collected_step_rows(found: CollectedSet, graphs: GraphStore) -> list[StepRow]:
+    """Return the training steps of a set of our own, by the wall and by the sum of long kernels.
+
+    Args:
+        found: rows of training steps, see `read_collected`.
+        graphs: graphs of its models.
+    """
+    kin = kin_of(found, graphs)
+    steps = []
+    for record in found.records:
+        row = row_of_collected(record, found.source, *kin[record["model"]])
+        row = replace(row, family=family_of_step(row.graph)) if row.is_model else row
+        by_wall = StepRow.of(row, COLLECTED_UPDATE, "fused")
+        steps.append(by_wall)
+        if record["kernel_ms"] and has_long_kernels(record):
+            steps.append(
+                replace(
+                    by_wall,
+                    row_id=f"{by_wall.row_id} K",
+                    timer="kernel",
+                    latency_ms=float(record["kernel_ms"]),
+                )
+            )
+    return steps
 
 
 def known(step: StepRow, graph: ModelGraph, architecture: str) -> StepRow | None:
@@ -124,7 +157,8 @@ def steady(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["latency_std_ms"] <= STEADY * table["latency_ms"]]
 
 
-def _family(model: str) -> str:
+def family_of_step(model: str) -> str:
+    """Return the family of a model by name: what is left out together."""
     return "bert" if model.startswith("hf:bert") else family_of(model)
 
 

@@ -44,6 +44,10 @@ from training.hybrid.rows.collected_rows import (
     rows_that_teach,
 )
 from training.hybrid.rows.examples import Examples, Row, build_examples
+from training.steps.examples import build_steps
+from training.steps.memory import collected_step_memory
+from training.steps.rows import collected_step_rows
+from training.steps.splits import InferenceFold, step_folds
 
 CPU_SET = Path(__file__).parents[3] / "dataset" / "data" / "cpu"
 SOURCE = "collected/h100"
@@ -184,6 +188,36 @@ def test_what_does_not_teach_is_counted_with_its_reason(found) -> None:
     ]
 
 
+def test_training_steps_of_a_set_teach_the_predictor_of_training_steps(
+    found, graphs, store
+) -> None:
+    steps = read_collected(found.folder, graphs, phase="train")
+    assert str(steps).splitlines() == [
+        f"{SOURCE}: 1 rows teach",
+        "  left out: 84 rows: inference: for the predictor of inference",
+        "  left out: 1 rows: oom",
+    ]
+    (record,) = steps.records
+    long = {**record, "kernel_launches": int(record["kernel_ms"] / 0.03)}
+    short = {**record, "kernel_launches": int(record["kernel_ms"] / 0.01)}
+    wall, kernels = collected_step_rows(replace(steps, records=(long,)), store)
+    assert (wall.timer, wall.latency_ms) == ("wall", record["latency_ms"])
+    assert (kernels.timer, kernels.latency_ms) == ("kernel", record["kernel_ms"])
+    assert kernels.table == wall.table
+    assert collected_step_rows(replace(steps, records=(short,)), store) == [wall]
+    asked = wall.conditions
+    assert (asked.phase, asked.optimizer, asked.batch) == ("train", "sgd", 8)
+    (sample,) = collected_step_memory(steps, store)
+    assert (sample.gpu, sample.context_mb) == (simulated.GPU.name, simulated.CONTEXT_MB)
+    assert sample.memory_mb == record["memory_mb"]
+    kept, arrays = build_steps([wall, kernels], store.__getitem__)
+    assert [row.timer for row in kept] == ["wall", "kernel"]
+    assert arrays["launches"][0].min() > 0 == arrays["launches"][1].max()
+    inference = [InferenceFold("0", Path("fold"), frozenset(), frozenset())]
+    (gpu_out,) = step_folds(kept, Path("shipped"), inference)["S3a"]
+    assert (gpu_out.name, gpu_out.test.tolist()) == ("H100", [0, 1])
+
+
 def test_the_committed_cpu_set_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(NothingToLearnError, match=r"[3-4]\d\d rows: a CPU ran it.*train_own"):
         read_collected(CPU_SET, tmp_path)
@@ -191,13 +225,14 @@ def test_the_committed_cpu_set_is_refused_with_the_reason(tmp_path: Path) -> Non
 
 def test_a_row_of_a_kernel_table_has_the_kernels_of_its_operator_alone(examples, store) -> None:
     amid = [i for i, row in enumerate(examples.rows) if row.node is not None]
-    assert len(amid) > 500
-    for i in amid[::50]:
+    assert len(amid) > 100
+    for i in amid[::10]:
         row = examples.rows[i]
         table = KernelTable.of(store[row.graph], row.precision, row.mode)
         times = simulated.times_ms(table, row.batch)[table.node == row.node]
         assert examples.count[examples.of_row(i)].sum() == len(times)
         assert row.latency_ms == pytest.approx(times.sum(), rel=0.05)
+        assert row.latency_ms >= 0.02 * len(times)  # shorter ones a profiler does not see whole
         assert (row.timer, row.kind) == ("kernel", "operator")
 
 
@@ -205,9 +240,9 @@ def test_operators_are_equally_present_where_tables_are_large(found, store) -> N
     models = [row for row in points(found, store) if row.is_model]
     given = models, read_kernels(found.folder), store.__getitem__
     every = Counter(row.family for row in rows_of_kernels(*given, place=simulated.place))
-    rows = rows_of_kernels(*given, place=simulated.place, most=300)
+    rows = rows_of_kernels(*given, place=simulated.place, most=60)
     few = Counter(row.family for row in rows)
-    assert sum(few.values()) == 300
+    assert sum(few.values()) == 60
     rare = {family for family, count in every.items() if few[family] == count}
     common = [few[family] for family in every.keys() - rare]
     assert len(rare) > 2

@@ -308,7 +308,8 @@ def test_the_memory_of_steps_is_fitted_and_its_error_is_of_the_model_left_out() 
             memory = usage.memory
             reserved = memory.kept_bytes + spread * memory.saved_bytes + memory.loss_bytes
             label = 500 + 5 * 98 + (reserved + 8_519_680) / 2**20
-            samples.append(StepMemorySample(family, family, 98, usage, label))
+            data = f"training steps of {family}, made up"
+            samples.append(StepMemorySample(family, family, 98, usage, label, "A100-80GB", data))
     model, lines = fit_step_memory(samples, context)
     assert 1.2 < model.spread < 1.3
     assert model.log_error > 0

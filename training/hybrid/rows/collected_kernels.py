@@ -2,8 +2,9 @@
 
 A profiled step says how long each kernel took and, joined with the graph, which operator it belongs
 to. The sum of an operator's kernels is the label of the kernels that the predictor expects of it,
-and of nothing else. Such rows carry the architecture of their model: where it is held out, so are
-they.
+and of nothing else. Operators whose kernels are short in the mean do not teach, for a profiler does
+not see the whole of their time, see `collected_rows`. Rows carry the architecture of their model:
+where it is held out, so are they.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dippm.measure.collected.kernels import Kernels
 from dippm.measure.kernels.join import join_kernels
 from dippm.measure.kernels.record import TracedKernel
 from dippm.model.graph.model_graph import ModelGraph, OpNode
+from training.hybrid.rows.collected_rows import LONG_KERNEL_MS
 from training.hybrid.rows.examples import Row
 
 Place = Callable[[Sequence[TracedKernel], ModelGraph], Sequence[int | None]]
@@ -83,7 +85,7 @@ def _of_point(
     The same operator with the same shapes runs many times in a model: its label is their median.
     """
     alike: dict[str, dict[int, float]] = defaultdict(dict)
-    for node, ms in _times_ms(kernels, place(kernels, graph)).items():
+    for node, ms in _long_times_ms(kernels, place(kernels, graph)).items():
         alike[_look(graph.nodes[node])][node] = ms
     for times in alike.values():
         node, op = min(times), graph.nodes[min(times)].op
@@ -100,13 +102,19 @@ def _of_point(
         )
 
 
-def _times_ms(kernels: Sequence[TracedKernel], nodes: Sequence[int | None]) -> Mapping[int, float]:
-    """Return the sum of the kernels of each operator, in ms, where it is above 0."""
+def _long_times_ms(
+    kernels: Sequence[TracedKernel], nodes: Sequence[int | None]
+) -> Mapping[int, float]:
+    """Return the sum of the kernels of each operator, in ms, where they are long in the mean."""
     total: Counter[int] = Counter()
+    count: Counter[int] = Counter()
     for kernel, node in zip(kernels, nodes, strict=True):
         if node is not None:
             total[node] += kernel.ns
-    return {node: ns / 1e6 for node, ns in total.items() if ns > 0}
+            count[node] += 1
+    return {
+        node: ns / 1e6 for node, ns in total.items() if ns / 1e6 >= LONG_KERNEL_MS * count[node]
+    }
 
 
 def _look(node: OpNode) -> str:

@@ -33,6 +33,7 @@ from dippm.devices import Device, MigProfile, find
 from dippm.errors import DippmError
 from dippm.estimate.conditions import Timer
 from dippm.measure.collected.rows import collected
+from dippm.measure.protocol import Phase
 from dippm.measure.timers import Letter, times_of
 from training.hybrid.rows.examples import Row
 from training.hybrid.rows.sources import half_scores
@@ -41,9 +42,12 @@ TIMERS: Mapping[Letter, Timer] = {"W": "wall", "E": "event", "K": "kernel"}
 """What a regime is to the predictor."""
 EVENTS = "events"
 """Ends the name of a table of spans between events."""
+INFERENCE = "inference: for the predictor of inference"
+COMPILED_STEP = "compiled training step: no predictor answers for one"
 CPU = "a CPU ran it: this predictor has GPUs only, `training.pmgns.train_own` learns from it"
 TRAINING = "training step: for the predictor of training steps"
 NO_GRAPH = "no graph"
+PREDICTS: Mapping[Phase, str] = {"inference": "inference", "train": "training steps"}
 LONG_KERNEL_MS = 0.02
 """Shortest mean time of kernels in ms whose sum teaches: ten times what a launch leaves out."""
 GPU_BOUND = 0.8
@@ -57,7 +61,7 @@ class NothingToLearnError(DippmError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CollectedSet:
-    """The usable inference rows of a collected folder, on a GPU, with a graph each.
+    """The usable rows of one phase of a collected folder, on a GPU, with a graph each.
 
     Attributes:
         source: "collected/" and the name of the folder.
@@ -83,13 +87,16 @@ class CollectedSet:
         return tuple(dict.fromkeys(record["model"] for record in self.records))
 
 
-def read_collected(folder: Path, graphs: Path, workers: int = 1) -> CollectedSet:
+def read_collected(
+    folder: Path, graphs: Path, workers: int = 1, *, phase: Phase = "inference"
+) -> CollectedSet:
     """Read a collected folder and convert its models by name where their graphs are missing.
 
     Args:
         folder: that the collector wrote.
         graphs: folder of raw graphs.
         workers: processes that convert.
+        phase: of the rows: those of training steps are for another predictor.
 
     Raises:
         RowsNotFoundError: if the folder has no rows.
@@ -97,7 +104,7 @@ def read_collected(folder: Path, graphs: Path, workers: int = 1) -> CollectedSet
         UnknownNameError: if the catalogue lacks the GPU.
     """
     table = collected(folder).rows
-    reasons = _reasons(table)
+    reasons = _reasons(table, phase)
     usable = table[reasons.isna()]
     convert(list(dict.fromkeys(usable["model"])), graphs, workers)
     store = GraphStore(graphs)
@@ -107,7 +114,7 @@ def read_collected(folder: Path, graphs: Path, workers: int = 1) -> CollectedSet
     kept = table[reasons.isna()]
     if kept.empty:
         raise NothingToLearnError(
-            f"no row of {folder} teaches the default predictor: "
+            f"no row of {folder} teaches the predictor of {PREDICTS[phase]}: "
             + "; ".join(f"{n:,} rows: {why}" for why, n in left_out.items()),
             "Give a set that `python -m dataset.collect` measured on a GPU of `dippm devices`.",
         )
@@ -125,7 +132,7 @@ def read_collected(folder: Path, graphs: Path, workers: int = 1) -> CollectedSet
 
 def rows_of(found: CollectedSet, graphs: GraphStore) -> list[Row]:
     """Return the rows of every point, in its regimes."""
-    kin = {model: _kin(model, graphs) for model in found.models}
+    kin = kin_of(found, graphs)
     return [
         row
         for record in found.records
@@ -145,20 +152,26 @@ def rows_that_teach(found: CollectedSet, points: Sequence[Row]) -> list[Row]:
     taught = [row for row in points if _is_of_kernels(row, records[row.point])]
     if not taught:
         raise NothingToLearnError(
-            f"no row of {found.folder} teaches the default predictor: the host or kernels below "
-            f"{1e3 * LONG_KERNEL_MS:g} µs take the time of all of its {len(points):,}",
+            f"no row of {found.folder} teaches the predictor of inference: the host or kernels "
+            f"below {1e3 * LONG_KERNEL_MS:g} µs take the time of all of its {len(points):,}",
             "Measure larger batches, for which the GPU takes longer than the host.",
         )
     return taught
 
 
 def _is_of_kernels(row: Row, record: Mapping[str, Any]) -> bool:
-    kernel_ms, launches = record["kernel_ms"], record["kernel_launches"]
-    if not row.is_model or not kernel_ms or not launches:
+    kernel_ms = record["kernel_ms"]
+    if not row.is_model or not kernel_ms:
         return True  # nothing says that it is not
     if row.timer == "kernel":
-        return bool(kernel_ms / launches >= LONG_KERNEL_MS)
+        return has_long_kernels(record)
     return bool(kernel_ms / row.latency_ms >= GPU_BOUND)
+
+
+def has_long_kernels(record: Mapping[str, Any]) -> bool:
+    """Tell whether the sum of the kernels of a point says how long they take."""
+    kernel_ms, launches = record["kernel_ms"], record["kernel_launches"]
+    return not launches or bool(kernel_ms / launches >= LONG_KERNEL_MS)
 
 
 def row_of(record: Mapping[str, Any], source: str, architecture: str, family: str) -> Row:
@@ -217,16 +230,19 @@ def _in_regimes(row: Row, record: Mapping[str, Any]) -> Iterator[Row]:
             )
 
 
-def _reasons(table: pd.DataFrame) -> pd.Series[str]:
+def _reasons(table: pd.DataFrame, phase: Phase) -> pd.Series[str]:
     reasons = exclusions(table)
-    reasons.loc[reasons.isna() & (table["phase"] != "inference")] = TRAINING
+    other = INFERENCE if phase == "train" else TRAINING
+    reasons.loc[reasons.isna() & (table["phase"] != phase)] = other
+    if phase == "train":
+        reasons.loc[reasons.isna() & (table["mode"] != "eager")] = COMPILED_STEP
     reasons.loc[reasons.isna() & (table["device_kind"] != "cuda")] = CPU
     return reasons
 
 
-def _kin(model: str, graphs: GraphStore) -> tuple[str, str]:
-    """Return architecture and family, as other tables of the same model have them."""
-    return architecture_id(graphs[model]), family_of(model)
+def kin_of(found: CollectedSet, graphs: GraphStore) -> Mapping[str, tuple[str, str]]:
+    """Return architecture and family of each model, as other tables of it have them."""
+    return {model: (architecture_id(graphs[model]), family_of(model)) for model in found.models}
 
 
 def _software(record: Mapping[str, Any]) -> str:

@@ -278,5 +278,6 @@ def _edges(kernels: list[Kernel]) -> Integers:
 
 
 def _input_bytes(graph: ModelGraph, batch: int) -> float:
-    size = batch_rescaler(graph.batch, batch)
-    return float(sum(4 * prod(map(size, spec.shape)) for spec in graph.inputs))
+    source = graph.converted or graph
+    size = batch_rescaler(source.batch, batch)
+    return float(sum(4 * prod(map(size, spec.shape)) for spec in source.inputs))

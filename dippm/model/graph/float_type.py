@@ -58,6 +58,7 @@ def in_float32(graph: ModelGraph) -> ModelGraph:
         param_bytes=others + round((graph.param_bytes - others) * scale),
         program=program,
         calls=calls,
+        converted=graph.converted and in_float32(graph.converted),
     )
 
 

@@ -119,6 +119,8 @@ class ModelGraph:
             memory use follows; None for a graph that was not read from a file.
         calls: the framework's operator calls, at the batch of the conversion, from which the
             kernels follow; None as above.
+        converted: the graph at the batch of the conversion, whose sizes show which of them follow
+            the batch; None for that graph itself.
     """
 
     nodes: tuple[OpNode, ...]
@@ -134,6 +136,7 @@ class ModelGraph:
     notes: tuple[str, ...] = field(default=(), compare=False)
     program: Program | None = field(default=None, compare=False, repr=False)
     calls: CallSequence | None = field(default=None, compare=False, repr=False)
+    converted: ModelGraph | None = field(default=None, compare=False, repr=False)
 
     @property
     def macs(self) -> int:
@@ -157,6 +160,9 @@ class ModelGraph:
     def at_batch(self, batch: int) -> ModelGraph:
         """Return the graph for another batch size.
 
+        Sizes of the conversion say what follows the batch, so it starts from those, whatever batch
+        this graph has.
+
         Raises:
             ConditionsError: if the batch is not positive, or the model file fixes another one.
         """
@@ -169,17 +175,21 @@ class ModelGraph:
                 f"the model file fixes batch {self.batch}, got {batch}",
                 "Export the model again with a dynamic batch.",
             )
-        size = batch_rescaler(self.batch, batch)
+        source = self.converted or self
+        if batch == source.batch:
+            return source
+        size = batch_rescaler(source.batch, batch)
         shape = cache(lambda sizes: tuple(size(n) for n in sizes))
         return replace(
-            self,
+            source,
             nodes=tuple(
                 _node_at(node, size, shape)
-                for node in counted(self.nodes, len(self.nodes), f"batch {batch:,}: operator")
+                for node in counted(source.nodes, len(source.nodes), f"batch {batch:,}: operator")
             ),
-            inputs=tuple(replace(t, shape=shape(t.shape)) for t in self.inputs),
-            outputs=tuple(replace(t, shape=shape(t.shape)) for t in self.outputs),
+            inputs=tuple(replace(t, shape=shape(t.shape)) for t in source.inputs),
+            outputs=tuple(replace(t, shape=shape(t.shape)) for t in source.outputs),
             batch=batch,
+            converted=source,
         )
 
     def to_networkx(self) -> networkx.DiGraph:

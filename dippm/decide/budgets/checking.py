@@ -121,6 +121,7 @@ class ModelCheck:
             "conditions": document and document["conditions"],
             "checkpoint": document and document["provenance"]["checkpoint"],
             "verify": document and document["verify"],
+            "absent": document and document["absent"],
             "passed": self.passed,
             "error": self.error and self.error.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],

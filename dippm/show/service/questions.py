@@ -239,6 +239,7 @@ class Share(Conditions):
     sharing: Text = "mps"
     percentages: Annotated[list[Number], Field(max_length=MOST_MODELS)] | None = None
     slices: Annotated[list[Name], Field(max_length=MOST_MODELS)] | None = None
+    memory_limits_mb: Annotated[list[Number | None], Field(max_length=MOST_MODELS)] | None = None
     copies: Annotated[Whole, Field(ge=1, le=MOST_MODELS)] = 1
 
 

@@ -317,7 +317,9 @@ def test_the_command_is_a_gate_with_reports_and_a_document(folder):
     assert passed.returncode == 0, passed.stderr
     (folder / "main.json").write_text(passed.stdout)
     schemas = json.loads((ROOT / "dippm" / "schemas.json").read_text(encoding="utf-8"))
-    Draft202012Validator(schemas).validate(json.loads(passed.stdout))
+    document = json.loads(passed.stdout)
+    Draft202012Validator(schemas).validate(document)
+    assert document["models"][0]["absent"]["verify"].startswith("a model in memory")
     written(folder, "macs = 1")
     words = "--junit j.xml --sarif s.json --markdown m.md --baseline main.json".split()
     failed = dippm_in_its_process("check", "budgets.toml", "--trust", *words, COLUMNS="200")

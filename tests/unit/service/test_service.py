@@ -169,6 +169,11 @@ def test_a_shared_gpu_is_that_of_the_package(client, net):
     assert found.pop("schema") == "dippm.share/1"
     assert found == json.loads(json.dumps(dippm.share([net, net], **asked).to_dict()))
     wait_for(lambda: "dippm_uploads_bytes 0\n" in client.metrics())
+    limits = {"percentages": [40, 60], "memory_limits_mb": [4096, None]}
+    found = client.share([net, {"path": "net.onnx"}], **asked, **limits)
+    Draft202012Validator(SCHEMAS).validate(found)
+    expected = dippm.share([net, net], **asked, **limits).to_dict()
+    assert found["processes"] == json.loads(json.dumps(expected))["processes"]
 
 
 def test_a_set_that_does_not_fit_is_an_answer(client, net):

@@ -1,5 +1,6 @@
 # make demo    set up, then predict a real VGG16
 # make test    set up, then run all tests
+# make coverage  the same tests, and which lines of dippm they run; fails below fail_under of pyproject.toml
 # make check   format, lint, types, import direction
 # make docs    build the documentation site, strictly, into build/site
 # make team    the store of a team, here and without containers: PostgreSQL, S3, MLflow's server, the page
@@ -11,7 +12,7 @@
 # make durations  run all tests and record what they cost, for the order of make test and the choice of make quick
 # make release build the packages of this version, and try them in a clean environment; see scripts/release.py
 # make zoo     read every model of every suite, and write docs/coverage.md (hours)
-.PHONY: demo test check quick readme benchmark docs nightly nightly-part nightly-parts durations release zoo team retrain retrain-small setup setup-quick setup-test setup-docs setup-zoo setup-team
+.PHONY: demo test coverage check quick readme benchmark docs nightly nightly-part nightly-parts durations release zoo team retrain retrain-small setup setup-quick setup-test setup-docs setup-zoo setup-team
 
 # The first that runs: a version manager may have names for versions that it does not start.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13; do \
@@ -35,6 +36,9 @@ PYTEST := $(RUN) pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-
 
 test: setup-test check
 	$(PYTEST) -m "not nightly"
+
+coverage: setup-test
+	$(PYTEST) -m "not nightly" --cov --cov-report term
 
 check:
 	$(RUN) ruff check .

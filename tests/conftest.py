@@ -8,10 +8,12 @@ import os
 import shutil
 import signal
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 
 from dippm.estimate.conditions import Conditions
@@ -129,6 +131,14 @@ def _no_terminal_of_ours():
     with pytest.MonkeyPatch.context() as patch:
         for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
             patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_command_line():
+    """Build the commands once, as a process does: Typer's runner builds them at each call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.testing._get_command))
         yield
 
 

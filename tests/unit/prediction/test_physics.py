@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import physics_sweep as physics
 from dataset.measured.nodes import GraphBuilder
-from dippm.devices import all_devices, find
+from dippm.devices import Device, all_devices, find
 from dippm.estimate import pretrained
 from dippm.estimate.conditions import PRECISIONS, Conditions
 from dippm.estimate.models.monotonic_bounds import neighbours
@@ -61,10 +61,19 @@ def dense() -> ModelGraph:
     return b.graph(batch_is_symbolic=True)
 
 
-@pytest.fixture(scope="module")
-def fared() -> dict[str, physics.Tally]:
+def siblings() -> list[Device]:
+    """Return the GPUs of which one has more of everything than another."""
+    return [*{find(name) for pair in physics.SIBLINGS for name in pair}]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[siblings, pytest.param(all_devices, marks=pytest.mark.nightly(part="answers"))],
+    ids=lambda devices: devices.__name__,
+)
+def fared(request) -> dict[str, physics.Tally]:
     predictor = pretrained.load().predictor
-    points = physics.points(all_devices(), BATCHES, PRECISIONS, slices=False)
+    points = physics.points(request.param(), BATCHES, PRECISIONS, slices=False)
     sliced = physics.points(map(find, SLICED), (1, 64), ("fp32", "fp16"), slices=True)
     points += [point for point in sliced if point.mig]
     graphs = {"convolutional": convolutional(), "dense": dense()}

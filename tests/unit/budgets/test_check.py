@@ -1,4 +1,4 @@
-"""Budgets of real models: files, names and Python entries; the command in its own process."""
+"""Budgets of real models: files, names and Python entries; nightly as commands of their own."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def finding(found, quantity, model=0):
     return next(f for f in found.models[model].findings if f.quantity == quantity)
 
 
-def dippm_in_its_process(*words: str, **environment: str) -> subprocess.CompletedProcess:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+def dippm_in_its_process(*words: str) -> subprocess.CompletedProcess:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "dippm", *words]
     return subprocess.run(command, capture_output=True, text=True, env=env)
 
@@ -311,10 +311,11 @@ def test_reports_name_models_quantities_and_lines(folder):
     json.dumps(log_)
 
 
-def test_the_command_is_a_gate_with_reports_and_a_document(folder):
+def test_the_command_is_a_gate_with_reports_and_a_document(folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     written(folder, "macs = 100000, latency_ms = 100")
-    passed = dippm_in_its_process("check", "budgets.toml", "--trust", "--json")
-    assert passed.returncode == 0, passed.stderr
+    passed = command("budgets.toml", "--trust", "--json")
+    assert passed.exit_code == 0, passed.stderr
     (folder / "main.json").write_text(passed.stdout)
     schemas = json.loads((ROOT / "dippm" / "schemas.json").read_text(encoding="utf-8"))
     document = json.loads(passed.stdout)
@@ -322,8 +323,8 @@ def test_the_command_is_a_gate_with_reports_and_a_document(folder):
     assert document["models"][0]["absent"]["verify"].startswith("a model in memory")
     written(folder, "macs = 1")
     words = "--junit j.xml --sarif s.json --markdown m.md --baseline main.json".split()
-    failed = dippm_in_its_process("check", "budgets.toml", "--trust", *words, COLUMNS="200")
-    assert failed.returncode == 1
+    failed = command("budgets.toml", "--trust", *words)
+    assert failed.exit_code == 1
     assert "the limit is 1" in failed.stdout
     assert "a budget is exceeded" in failed.stdout
     assert " verify        no command: a model in memory" in failed.stdout

@@ -11,7 +11,9 @@ import sys
 
 import pexpect
 import pytest
+from typer.testing import CliRunner
 
+from dippm.cli.app import app
 from dippm.runs.store.runs import open_store
 from tests.run_folders import make_run
 
@@ -70,38 +72,43 @@ def test_a_user_without_runs_waits_for_no_database(tmp_path):
     assert "no runs" not in listed("--store", str(file / "runs.db")).stdout
 
 
-def test_runs_and_plots_of_a_user(home, tmp_path):
+def test_runs_and_plots_of_a_user(home, tmp_path, monkeypatch):
     done = dippm(home, "runs", "--json")
     assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+
+    def here(*words):
+        return CliRunner().invoke(app, words, env=home)
+
     found = json.loads(done.stdout)["runs"]
     assert [run["name"] for run in found] == ["spooled", "second", "first"]  # attached on the way
     uuids = {run["name"]: run["uuid"] for run in found}
-    table = dippm(home, "runs", "--status", "failed").stdout
+    table = here("runs", "--status", "failed").stdout
     assert "spooled" in table
     assert "first" not in table
-    one = dippm(home, "runs", uuids["first"][:10]).stdout
+    one = here("runs", uuids["first"][:10]).stdout
     assert "tree.rss_mb" in one
     assert "no sensor of power here" in one
-    assert dippm(home, "runs", "--attach").stdout == "nothing waits\n"
-    wrong = dippm(home, "runs", "--where", "nothing", "--json")
-    assert wrong.returncode == 1
+    assert here("runs", "--attach").stdout == "nothing waits\n"
+    wrong = here("runs", "--where", "nothing", "--json")
+    assert wrong.exit_code == 1
     assert json.loads(wrong.stdout)["error"]["type"] == "RunError"
 
     both = f"{uuids['first']},{uuids['second'][:12]}"
-    plain = dippm(home, "plot", "-u", both, "-t", "tree.rss_mb,time_s", "-d", "forward")
-    assert plain.returncode == 0, plain.stderr
+    plain = here("plot", "-u", both, "-t", "tree.rss_mb,time_s", "-d", "forward")
+    assert plain.exit_code == 0, plain.stderr
     assert "elapsed time (s)" in plain.stdout
     assert "n = 3" in plain.stdout
-    chart = json.loads(dippm(home, "plot", "-u", both, "-t", "loss", "-p", "json").stdout)
+    chart = json.loads(here("plot", "-u", both, "-t", "loss", "-p", "json").stdout)
     assert {line["run"] for line in chart["charts"][0]["lines"]} == {"first", "second"}
     for back_end, name in (("plotly", "runs.html"), ("matplotlib", "runs.png")):
-        done = dippm(home, "plot", "-u", both, "-p", back_end, cwd=tmp_path)
+        done = here("plot", "-u", both, "-p", back_end)
         assert done.stderr.endswith(f"written: {name}\n")
         assert (tmp_path / name).stat().st_size > 10_000
-    rows = dippm(home, "plot", "-u", uuids["first"], "-t", "time_s", "-p", "csv").stdout
+    rows = here("plot", "-u", uuids["first"], "-t", "time_s", "-p", "csv").stdout
     assert rows.splitlines()[1] == "bars,time_s,first,forward,,0.5,0.5,0.5,3,,,"
-    unknown = dippm(home, "plot", "-u", uuids["first"], "-t", "tree.rss")
-    assert unknown.returncode == 1
+    unknown = here("plot", "-u", uuids["first"], "-t", "tree.rss")
+    assert unknown.exit_code == 1
     assert "tree.rss_mb" in unknown.stderr
     assert dippm(home, "plot").returncode == 2  # no terminal to choose on
 

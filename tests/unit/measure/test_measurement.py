@@ -123,17 +123,13 @@ def test_bad_requests_are_refused_with_the_next_step(arguments, error, words):
 def test_the_command_prints_a_table_or_one_document(tmp_path):
     path = tmp_path / "net.pt"
     torch.save(network(), path)
-    command = [sys.executable, "-m", "dippm", "measure", str(path), "--input", "3,8,8"]
-    command += ["--device", "cpu", "--repeat", "3", "--warm-up", "1"]
-    table = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    table = command(path, "--input", "3,8,8")
+    assert table.exit_code == 0
     assert "net.pt · batch 1" in table.stdout
-    answer = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
-    document = json.loads(answer.stdout)
+    document = json.loads(command(path, "--input", "3,8,8", "--json").stdout)
     assert document["measured"]["timed_steps"] == 3
-    lost = subprocess.run(
-        [*command[:4], str(tmp_path / "none.pt"), "--json"], capture_output=True, text=True
-    )
-    assert lost.returncode == 1
+    lost = command(tmp_path / "none.pt", "--json")
+    assert lost.exit_code == 1
     assert json.loads(lost.stdout)["error"]["type"] == "ModelNotFoundError"
 
 
@@ -148,7 +144,9 @@ def test_the_command_lists_operators_with_their_measured_times(tmp_path):
     assert "conv2d" in table.stdout
     assert "joined with an operator" in table.stdout
     answer = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
-    operators = json.loads(answer.stdout)["operators"]
+    document = json.loads(answer.stdout)
+    assert document["measured"]["timed_steps"] == 3
+    operators = document["operators"]
     assert {"conv2d", "relu", "dense"} <= {check["op"] for check in operators["checks"]}
     assert operators["joined"] > 0.9
     assert operators["reason"], "no shipped checkpoint predicts the operators of a CPU"

@@ -13,7 +13,9 @@ from statistics import NormalDist
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
+from dippm.cli.app import app
 from dippm.decide.choice.probability import log_sd
 from dippm.decide.scheduling import all_formats, find_format, probability_within, request_resources
 from dippm.decide.scheduling.manifest import yaml_text
@@ -116,9 +118,8 @@ def test_the_command_that_verifies_is_one(tmp_path):
     torch.save(torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.ReLU()), file)
     words = shlex.split(request_resources(file, batch=2, input="64").verify)
     quick = ["--device", "cpu", "--repeat", "1", "--warm-up", "1", "--energy-window-s", "0"]
-    ran = subprocess.run(
-        [sys.executable, "-m", *words, *quick, "--json"], capture_output=True, text=True
-    )
+    assert words[0] == "dippm"
+    ran = CliRunner().invoke(app, [*words[1:], *quick, "--json"])
     assert json.loads(ran.stdout)["schema"] == "dippm.measure-compare/1", ran.stderr
 
 
@@ -328,13 +329,14 @@ def test_a_name_that_kubernetes_would_refuse_is_refused(given):
 
 
 def test_the_command_writes_the_file_and_talks_to_stderr(onnx_file):
-    words = ["request", onnx_file, "--slo-ms", "60", "--batch", "8"]
+    words = ["request", str(onnx_file), "--slo-ms", "60", "--batch", "8"]
 
     def ran(*more):
-        command = [sys.executable, "-m", "dippm", *words, *more]
-        return subprocess.run(command, capture_output=True, text=True)
+        return CliRunner().invoke(app, [*words, *more])
 
-    pod = ran("--format", "hami", "--name", "wide", "--image", "me/wide:1")
+    as_pod = "--format", "hami", "--name", "wide", "--image", "me/wide:1"
+    command = [sys.executable, "-m", "dippm", *words, *as_pod]
+    pod = subprocess.run(command, capture_output=True, text=True)
     assert pod.returncode == 0, pod.stderr
     (found,) = yaml.safe_load_all(pod.stdout)
     assert found["metadata"]["name"] == "wide"
@@ -344,7 +346,7 @@ def test_the_command_writes_the_file_and_talks_to_stderr(onnx_file):
     assert as_json["schema"] == "dippm.request/1"
     assert as_json["manifest"] is None
     refused = ran("--slo-ms", "0.001")
-    assert refused.returncode == 1
+    assert refused.exit_code == 1
     assert refused.stdout == ""
     assert "--slo-ms" in refused.stderr
     assert json.loads(ran("--format", "cobalt", "--json").stdout)["error"]["type"] == (

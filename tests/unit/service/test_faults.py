@@ -76,7 +76,7 @@ def test_a_client_that_goes_amid_an_upload_leaves_nothing(service, net):
 
 
 def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost(alone):
-    _, headers, _ = question(alone, "choose", LONG, wait_s=0)
+    _, headers, _ = question(alone, "choose", {**LONG, "batch": "1:8"}, wait_s=0)
     running(alone, headers)
     (victim,) = alone.answerers()
     os.kill(victim, signal.SIGKILL)

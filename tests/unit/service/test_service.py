@@ -209,7 +209,7 @@ def test_a_set_is_asked_for_in_json_alone(service, net):
 
 def test_a_long_answer_is_a_job_with_stages(service, net):
     status, headers, job = upload(
-        service, "choose", net.read_bytes(), "name=net.onnx&wait_s=0&batch=1:64"
+        service, "choose", net.read_bytes(), "name=net.onnx&wait_s=0&batch=1:8&devices=A100,T4,L4"
     )
     assert status == 202
     assert headers["Location"] == f"/v1/jobs/{job['id']}"
@@ -230,7 +230,9 @@ def test_a_long_answer_is_a_job_with_stages(service, net):
 def test_the_client_tells_the_stages_of_a_job(service, net):
     told = []
     with Client(service.address) as client, listening(told.append):
-        body = json.dumps({"model": {"path": "net.onnx"}, "batch": "1:32"}).encode()
+        body = json.dumps(
+            {"model": {"path": "net.onnx"}, "batch": "1:8", "devices": ["A100", "T4", "L4"]}
+        ).encode()
         found = client._wait("/v1/choose?wait_s=0", body)
     assert found["schema"] == "dippm.choose/1"
     assert told

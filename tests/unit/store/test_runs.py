@@ -24,6 +24,7 @@ from dippm.runs.store.stored_run import RECORD
 from dippm.runs.store.summary import summarise
 from tests.run_folders import REASON, START_NS, make_run
 from tests.run_folders import write_samples as sample
+from tests.samples import sampled
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>\u202e[red]\0\udcff$x$ ../..//'\"`"
 
@@ -387,7 +388,10 @@ with mlflow.start_run(run_name="own"):
 """
 
 
-@pytest.mark.parametrize("address", ["sqlite:///{}/new.db", "sqlite:///new.db"])
+@pytest.mark.parametrize(
+    "address",
+    sampled(["sqlite:///{}/new.db", "sqlite:///new.db"], pytest.mark.nightly(part="processes")),
+)
 def test_mlflow_in_a_workload_opens_a_store_that_is_being_made(tmp_path, monkeypatch, address):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address.format(tmp_path))
     monkeypatch.setenv("DIPPM_CACHE_DIR", str(tmp_path / "cache"))  # no tables of before

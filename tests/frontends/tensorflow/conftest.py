@@ -25,14 +25,14 @@ def child():
 
 @pytest.fixture(scope="session")
 def files(child, tmp_path_factory):
-    """Return the paths of a model of `models`, by kind of file; written once."""
+    """Return the paths of a model of `models`, by kind of file; each is written once."""
     written = {}
 
     def paths(name, kinds=tuple(models.KINDS)):
-        key = (name, *kinds)
-        if key not in written:
-            written[key] = child(models.save, name, tmp_path_factory.mktemp(name), kinds)
-        return written[key]
+        known = written.setdefault(name, {})
+        if missing := tuple(kind for kind in kinds if kind not in known):
+            known |= child(models.save, name, tmp_path_factory.mktemp(name), missing)
+        return {kind: known[kind] for kind in kinds}
 
     return paths
 
@@ -42,6 +42,6 @@ def converted(child, files):
     """Return the raw graph of a model, given its name and kind of file."""
 
     def graph(name, kind="savedmodel", shapes=None):
-        return read(child(models.convert, files(name)[kind], shapes))
+        return read(child(models.convert, files(name, (kind,))[kind], shapes))
 
     return graph

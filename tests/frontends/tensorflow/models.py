@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def peak_of_this_process_mb() -> float:
 
 def save(name: str, folder: Path, kinds: tuple[str, ...] = tuple(KINDS)) -> dict[str, Path]:
     """Build a model by its name in `build` and write it as each kind of file."""
-    model = build(name)
+    model = _built(name)
     paths = {kind: folder / KINDS[kind] for kind in kinds}
     for kind, path in paths.items():
         if kind == "savedmodel":
@@ -71,6 +72,12 @@ def save(name: str, folder: Path, kinds: tuple[str, ...] = tuple(KINDS)) -> dict
         else:
             model.save(path)
     return paths
+
+
+@lru_cache(maxsize=1)
+def _built(name: str) -> Any:
+    """Return a model, for the next kind of file the same."""
+    return build(name)
 
 
 def save_with_weights(folder: Path, value: float) -> dict[str, Path]:

@@ -86,6 +86,7 @@ def test_a_loop_that_is_too_long_is_named(convert):
     assert "steps" in graph.notes[0]
 
 
+@pytest.mark.nightly(part="frontends")
 def test_thousands_of_loops_are_carried_and_named_once(convert):
     graph = read(convert("thousands"))
     assert histogram(graph)["tf.While"] > 1_000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,12 +55,20 @@ def written(route: str, module: nn.Module, given: torch.Tensor, folder: Path) ->
     return path
 
 
-def graph_of(route: str, name: str, dtype: str, folder: Path) -> ModelGraph:
-    torch.manual_seed(0)
-    kind, shape = NETWORKS[name]
-    module = kind().eval().to(DTYPES[dtype])
-    source = written(route, module, example(name, DTYPES[dtype]), folder)
-    return build(frontends.load(source, shape, trust=True))
+@pytest.fixture(scope="module")
+def graph_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], ModelGraph]:
+    """Return what returns the graph of a network by route and type; each is made once."""
+    folder = tmp_path_factory.mktemp("written")
+
+    @cache
+    def made(route: str, name: str, dtype: str) -> ModelGraph:
+        torch.manual_seed(0)
+        kind, shape = NETWORKS[name]
+        module = kind().eval().to(DTYPES[dtype])
+        source = written(route, module, example(name, DTYPES[dtype]), folder)
+        return build(frontends.load(source, shape, trust=True))
+
+    return made
 
 
 def in_type(node: OpNode, dtype: str) -> OpNode:
@@ -93,15 +103,15 @@ IN_FILES = [
 
 @pytest.mark.parametrize("route", ["object", *IN_FILES, "onnx"])
 @pytest.mark.filterwarnings("ignore")
-def test_graphs_are_equal_up_to_the_type(route, tmp_path):
+def test_graphs_are_equal_up_to_the_type(route, graph_of):
     differ = []
     for name in NETWORKS:
-        plain = graph_of(route, name, "float32", tmp_path)
+        plain = graph_of(route, name, "float32")
         assert float_type(plain) == "float32"
         for dtype in ("float16", "bfloat16", "float64"):
             if (route, dtype) in ABSENT:
                 continue
-            graph, case = graph_of(route, name, dtype, tmp_path), f"{name} {dtype}"
+            graph, case = graph_of(route, name, dtype), f"{name} {dtype}"
             assert float_type(graph) == dtype
             if graph.macs != plain.macs:
                 differ.append(f"{case}: {graph.macs:,} MACs of {plain.macs:,}")
@@ -124,12 +134,11 @@ def test_graphs_are_equal_up_to_the_type(route, tmp_path):
     assert not differ, "\n".join(differ[:20])
 
 
-def test_the_routes_count_alike(tmp_path):
+def test_the_routes_count_alike(graph_of):
     """What one route loses or counts twice in every type, the others show."""
     for name in NETWORKS:
         macs = {
-            route: graph_of(route, name, "float16", tmp_path).macs
-            for route in ("object", "script", "onnx")
+            route: graph_of(route, name, "float16").macs for route in ("object", "script", "onnx")
         }
         assert len(set(macs.values())) == 1, f"{name}: {macs}"
 

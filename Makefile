@@ -25,8 +25,6 @@ SAMPLE := migperf parvagpu optimum_benchmark flagperf raphischer
 RUN := $(VENV)/bin/python -m
 PINS ?= constraints.txt
 INSTALL := $(RUN) pip install --quiet --disable-pip-version-check -c $(PINS)
-# Containers often forbid compiled modules to be kept; then each of the tests' processes compiles the package.
-unexport PYTHONDONTWRITEBYTECODE
 
 demo: setup
 	$(RUN) scripts.demo

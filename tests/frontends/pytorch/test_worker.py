@@ -164,7 +164,8 @@ def test_a_limit_of_the_shell_is_not_taken_for_a_fault_of_the_file(
     paths = os.pathsep.join(p for p in sys.path if p)
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, limit, str(amount), mood],
-        env={**os.environ, "PYTHONPATH": paths},
+        # Within a limit on the size of files Python writes compiled modules that are cut off.
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,

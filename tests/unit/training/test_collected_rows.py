@@ -31,6 +31,7 @@ from training.hybrid.fit.network import NetworkSettings
 from training.hybrid.fit.network_fit import FitSettings, restore
 from training.hybrid.fit.trees import TreeSettings
 from training.hybrid.judge.report import summary
+from training.hybrid.rows import collected_kernels
 from training.hybrid.rows.collected_examples import digest_of, load_collected
 from training.hybrid.rows.collected_kernels import certain, rows_of_kernels
 from training.hybrid.rows.collected_memory import collected_memory
@@ -387,8 +388,11 @@ def test_examples_of_other_rows_are_not_taken_for_these(found, graphs, tmp_path)
 
 
 @pytest.mark.parametrize("number", [0, 3, 6, 9])
-def test_a_real_profile_labels_the_operators_that_it_is_of(number, found, store) -> None:
-    """Of a CPU, for want of a GPU: its operators are what kernels are there."""
+def test_a_real_profile_labels_the_operators_that_it_is_of(
+    number, found, store, monkeypatch
+) -> None:
+    """Of a CPU, for want of a GPU: its operators are what kernels are there, however short."""
+    monkeypatch.setattr(collected_kernels, "LONG_KERNEL_MS", 0.0)
     work: Workload = simulated.models()[number]
     graph, device = store[work.model], torch.device("cpu")
     module = registry.build(work, "cpu")

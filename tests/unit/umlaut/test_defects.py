@@ -115,7 +115,7 @@ def test_u3_five_calls_are_five_rows_and_latency_is_of_one(benchmark: Benchmark)
     times = [row.value for row in benchmark.rows() if row.measure_type == "time"]
     latencies = [row.value for row in benchmark.rows() if row.measure_type == "latency"]
     assert len(times) == len(latencies) == 5
-    assert latencies == pytest.approx(times, rel=0.1)
+    assert all(0.02 <= one <= whole for one, whole in zip(latencies, times, strict=True))
 
 
 def test_u4_throughput_without_entries_is_absent_and_the_result_kept(benchmark: Benchmark) -> None:

@@ -1,6 +1,6 @@
 # make demo    set up, then predict a real VGG16
 # make test    set up, then run all tests
-# make coverage  the same tests, and which lines of dippm they run: half an hour, for each line is counted
+# make coverage  the same tests, and which lines of dippm they run, in half an hour; fails below fail_under of pyproject.toml
 # make check   format, lint, types, import direction
 # make docs    build the documentation site, strictly, into build/site
 # make team    the store of a team, here and without containers: PostgreSQL, S3, MLflow's server, the page

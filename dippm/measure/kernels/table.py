@@ -27,7 +27,7 @@ KEY = "row_id"
 """Column with the id of the measured row of a kernel."""
 REPEATED = (KEY, "kernel", "operators.list.element", "path", "part")
 """Columns with repeating values, by their names in Parquet."""
-COUNTED = ("instances.list.element", "start_ns", "ns", "grid.list.element", "block.list.element")
+NUMERIC = ("instances.list.element", "start_ns", "ns", "grid.list.element", "block.list.element")
 """Columns with numbers that hardly repeat: with a dictionary they grow by half."""
 SUFFIXES = (".parquet", ".jsonl.gz")
 Row = Mapping[str, Any]
@@ -102,7 +102,7 @@ def _parquet(rows: Sequence[Row]) -> bytes:
         compression="zstd",
         compression_level=19,
         use_dictionary=list(REPEATED),
-        column_encoding=dict.fromkeys(COUNTED, "BYTE_STREAM_SPLIT"),
+        column_encoding=dict.fromkeys(NUMERIC, "BYTE_STREAM_SPLIT"),
     )
     return buffer.getvalue()
 

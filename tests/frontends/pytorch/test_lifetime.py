@@ -231,7 +231,9 @@ def test_stages_of_the_worker_reach_who_listens(home):
     with progress.listening(heard.append):
         convert(pool, "lingering stages")
     pool.close()
-    assert heard[0] in ("importing libraries", "compiling libraries")  # the first process of all
+    if heard[0] == "compiling libraries":  # of the first process of all
+        del heard[0]
+    assert heard[0] == "importing libraries"
     assert "writing" in heard
     counted = [stage for stage in heard if stage.startswith("operator")]
     assert 1 <= len(counted) < 2000

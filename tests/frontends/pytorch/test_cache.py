@@ -94,14 +94,14 @@ def test_an_entry_of_another_graph_counts_as_absent(model_file, tmp_path):
     frontends.load(model_file, SHAPE)
     (entry,) = kept(tmp_path)
     other = cache._file("0" * 64)
-    other.parent.mkdir(parents=True)
+    other.parent.mkdir(parents=True, exist_ok=True)
     other.write_bytes(entry.read_bytes())
     assert cache.read("0" * 64) is None
 
 
 def test_an_entry_that_is_no_file_counts_as_absent(model_file):
     entry = cache._file("0" * 64)
-    entry.parent.mkdir(parents=True)
+    entry.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(entry)
     assert cache.read("0" * 64) is None
 

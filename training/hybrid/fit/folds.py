@@ -72,7 +72,8 @@ class Task:
     @property
     def name(self) -> str:
         """Return a file name."""
-        return f"{self.split}-{self.fold}-{self.seed}".replace(" ", "+")[:150]
+        name = f"{self.split}-{self.fold}-{self.seed}"
+        return name.replace(" ", "+").replace("/", "+")[:150]
 
 
 class Runner:

@@ -278,6 +278,6 @@ def _edges(kernels: list[Kernel]) -> Integers:
 
 
 def _input_bytes(graph: ModelGraph, batch: int) -> float:
-    source = graph.converted or graph
+    source = graph.as_converted
     size = batch_rescaler(source.batch, batch)
     return float(sum(4 * prod(map(size, spec.shape)) for spec in source.inputs))

@@ -139,6 +139,11 @@ class ModelGraph:
     converted: ModelGraph | None = field(default=None, compare=False, repr=False)
 
     @property
+    def as_converted(self) -> ModelGraph:
+        """Return the graph at the batch of the conversion."""
+        return self.converted or self
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulates of one pass at this batch."""
         return sum(node.macs for node in self.nodes)
@@ -175,7 +180,7 @@ class ModelGraph:
                 f"the model file fixes batch {self.batch}, got {batch}",
                 "Export the model again with a dynamic batch.",
             )
-        source = self.converted or self
+        source = self.as_converted
         if batch == source.batch:
             return source
         size = batch_rescaler(source.batch, batch)

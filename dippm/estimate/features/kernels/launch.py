@@ -172,7 +172,7 @@ def sequence_of(graph: ModelGraph) -> CallSequence:
     runs them does not run the casts.
     """
     if graph.calls is None or _multiplies_integers(graph):
-        return calls_of(graph.converted or graph)
+        return calls_of(graph.as_converted)
     return graph.calls
 
 

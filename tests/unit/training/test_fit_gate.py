@@ -1,4 +1,4 @@
-"""The committed table of how the shipped checkpoint fits the rows that trained it."""
+"""The committed tables of how the shipped checkpoints fit the rows that trained them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,37 @@ from training.hybrid.judge.fit_gate import (
     fingerprint,
     without_reason,
 )
+from training.steps import fit_gate as steps
 
-DOCUMENT = json.loads(TABLE.read_text(encoding="utf-8"))
-CELLS = [Cell(**cell) for cell in DOCUMENT["cells"]]
-MAKE = "run python -m training.hybrid.judge.fit_gate"
+MAKE = {
+    None: "run python -m training.hybrid.judge.fit_gate",
+    steps.CHECKPOINT: f"run python -m {steps.__name__}",
+}
+DOCUMENTS = {
+    None: json.loads(TABLE.read_text(encoding="utf-8")),
+    steps.CHECKPOINT: json.loads(steps.TABLE.read_text(encoding="utf-8")),
+}
+CELLS = {name: [Cell(**cell) for cell in document["cells"]] for name, document in DOCUMENTS.items()}
+of_each = pytest.mark.parametrize("name", DOCUMENTS)
 
 
-def test_the_table_is_of_the_shipped_checkpoint() -> None:
-    assert DOCUMENT["checkpoint"] == fingerprint(find().path), MAKE
+@of_each
+def test_the_table_is_of_the_shipped_checkpoint(name: str | None) -> None:
+    assert DOCUMENTS[name]["checkpoint"] == fingerprint(find(name).path), MAKE[name]
 
 
-def test_every_cell_is_within_the_bound_or_has_a_reason() -> None:
+@of_each
+def test_every_cell_is_within_the_bound_or_has_a_reason(name: str | None) -> None:
     found = [
-        f"{' '.join(getattr(c, k) for k in CELL)} {c.log_error}" for c in without_reason(DOCUMENT)
+        f"{' '.join(getattr(cell, k) for k in CELL)} {cell.log_error}"
+        for cell in without_reason(DOCUMENTS[name])
     ]
     assert not found, "\n".join(found)
 
 
 def test_every_reason_is_about_a_cell_that_needs_one() -> None:
     lines = tomllib.loads(REASONS.read_text(encoding="utf-8"))["cells"]
-    beyond = [cell for cell in CELLS if cell.is_beyond]
+    beyond = [cell for cells in CELLS.values() for cell in cells if cell.is_beyond]
     for line in lines:
         assert set(line) <= {*CELL, "why"}
         assert line["why"].endswith(".")
@@ -48,7 +59,7 @@ def test_every_reason_is_about_a_cell_that_needs_one() -> None:
 
 def test_every_measured_gpu_is_in_the_table() -> None:
     measured = set(find().config["seen"]["devices"])
-    assert measured <= {cell.gpu for cell in CELLS}, MAKE
+    assert measured <= {cell.gpu for cell in CELLS[None]}, MAKE[None]
 
 
 def test_a_cell_beyond_the_bound_needs_a_line(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
 """Does the shipped checkpoint fit the rows that trained it? A committed table, held to bounds.
 
-    python -m training.hybrid.judge.fit_gate --data ../shared/data --graphs build/graphs
+    python -m training.hybrid.judge.fit_gate --data ../shared/data --graphs build/graphs \
+        [--collected dataset/data/<device>]
+
+Sets of our own that trained it are given as they were to its training. `training.steps.fit_gate`
+makes the table of training steps.
 
 Rows are asked through the shipped door (`shipped_answers`). A cell is what one laboratory measured
 of one kind of work on one GPU: (GPU, source, precision, mode, class). Its figure is the median of
@@ -26,10 +30,12 @@ import pandas as pd
 import typer
 
 import dippm
+from dataset.join.graph_store import GraphStore
 from dippm.estimate.models.hybrid import HOST_DECIDES
 from dippm.estimate.predictor import LoadedPredictor
 from training.hybrid.judge.shipped_answers import shipped_answers
 from training.hybrid.rows.absent_sources import tell_absent
+from training.hybrid.rows.collected_rows import read_collected, rows_of, rows_that_teach
 from training.hybrid.rows.examples import GraphLookup, Row, sampled_by
 from training.hybrid.rows.sources import load_rows
 
@@ -71,11 +77,23 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     checkpoint: Annotated[str | None, typer.Option(help="name or folder; the default one")] = None,
     out: Annotated[Path, typer.Option(help="file to write")] = TABLE,
+    collected: Annotated[
+        list[Path] | None, typer.Option(help="set of our own, of one GPU; may be given again")
+    ] = None,
 ) -> None:
     """Ask the rows of every cell, write the table and print what is beyond the bound."""
     tell_absent(data)
     loaded = dippm.load(checkpoint)
-    cells = gate_cells(loaded, *load_rows(data, graphs))
+    rows, graph = load_rows(data, graphs)
+    store = GraphStore(graphs)
+    for folder in collected or ():
+        found = read_collected(folder, graphs)
+        rows += rows_that_teach(found, rows_of(found, store))
+    write_table(out, loaded, gate_cells(loaded, rows, graph))
+
+
+def write_table(out: Path, loaded: LoadedPredictor, cells: Sequence[Cell]) -> None:
+    """Write the table of a checkpoint and print what is beyond the bound."""
     document = {
         "checkpoint": fingerprint(loaded.checkpoint.path),
         "cells": [asdict(cell) for cell in cells],

@@ -163,6 +163,7 @@ def test_runs_are_chosen_on_a_terminal(home):
     child.expect("elapsed time")
     child.expect("confusion|cat")
     child.expect(pexpect.EOF)
+    child.wait()
     child.close()
     assert child.exitstatus == 0
 
@@ -174,5 +175,6 @@ def test_leaving_the_menu_draws_nothing(home):
     child.expect("first")
     child.send(CTRL_C)
     child.expect(pexpect.EOF)
+    child.wait()
     child.close()
     assert child.exitstatus == 130

@@ -37,6 +37,7 @@ def terminal(*words, columns, **environment):
         timeout=120,
     )
     child.expect(pexpect.EOF)
+    child.wait()  # closing would hang it up on its way out
     child.close()
     return child.exitstatus, child.before
 
@@ -143,6 +144,7 @@ def test_an_interrupt_gives_the_line_and_the_cursor_back(onnx_file, tmp_path):
     child.expect("starting")
     child.kill(signal.SIGINT)
     child.expect(pexpect.EOF)
+    child.wait()  # closing would hang it up on its way out
     child.close()
     assert child.exitstatus == 130
     assert "\x1b[?25h" in child.before

@@ -79,6 +79,7 @@ def test_u1_the_terminal_starts_on_this_python_and_draws_what_is_chosen(stored: 
         child.send("a\r")
     child.expect(r"dog +1 +9")
     child.expect(pexpect.EOF)
+    child.wait()
     child.close()
     assert child.exitstatus == 0
 

@@ -27,6 +27,11 @@ VALIDATION_SHARE = 0.1
 SCHEMA = 1
 
 
+def file_name(fold: str) -> str:
+    """Return the name of a fold as one of a file: sources of our own sets have a slash."""
+    return fold.replace(" ", "+").replace("/", "+")
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """One part of a split; rows in none of its lists train.

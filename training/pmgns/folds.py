@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dataset.join.splits import Fold, Split
+from dataset.join.splits import Fold, Split, file_name
 from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
 from training.evaluation.held_out import HeldOut
 from training.pmgns.examples import Examples
@@ -111,7 +111,7 @@ def run_network(
     start = time.monotonic()
     parts = []
     for fold in split.folds:
-        where = folder / split.name / fold.name.replace(" ", "+") / network.gnn
+        where = folder / split.name / file_name(fold.name) / network.gnn
         done = train_fold(examples, split, fold, network, config, folder=where)
         graphs, _ = examples.part(fold.test)
         parts.append(_paired(table, fold, predictions(done.network, graphs).cpu(), network.targets))

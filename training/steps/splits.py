@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import GPU_GROUPS
+from dataset.join.splits import file_name
 from training.hybrid.rows.collected_rows import SOURCE
 from training.hybrid.rows.examples import Row
 
@@ -64,7 +65,7 @@ class StepFold:
     @property
     def file(self) -> str:
         """Return a file name."""
-        return f"{self.split}-{self.name}".replace(" ", "+")[:150]
+        return file_name(f"{self.split}-{self.name}")[:150]
 
 
 def step_folds(

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dataset.join import splits
-from dataset.join.splits import Split
+from dataset.join.splits import Split, file_name
 
 
 @pytest.fixture
@@ -119,3 +119,7 @@ def test_other_data_has_another_hash(table: pd.DataFrame) -> None:
 def test_a_row_twice_is_refused(table: pd.DataFrame) -> None:
     with pytest.raises(ValueError, match="not unique"):
         splits.random_split(pd.concat([table, table.head(1)]))
+
+
+def test_the_name_of_a_fold_names_no_folder():
+    assert file_name("collected/h100 of RTX 3090") == "collected+h100+of+RTX+3090"

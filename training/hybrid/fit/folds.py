@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from dataset.join.splits import Fold, Split
+from dataset.join.splits import Fold, Split, file_name
 from dippm.estimate.models.host import OVERLAP_POWER
 from dippm.estimate.models.novelty import MeasuredModels
 from training.evaluation.held_out import HeldOut
@@ -72,8 +72,7 @@ class Task:
     @property
     def name(self) -> str:
         """Return a file name."""
-        name = f"{self.split}-{self.fold}-{self.seed}"
-        return name.replace(" ", "+").replace("/", "+")[:150]
+        return file_name(f"{self.split}-{self.fold}-{self.seed}")[:150]
 
 
 class Runner:

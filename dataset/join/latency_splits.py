@@ -29,6 +29,7 @@ GPU_GROUPS = {
     "RTX-3090": ("RTX-3090", "RTX-3090-Ti"),
 }
 """Variants of one chip, which are held out together."""
+GPU_GROUP_OF = {gpu: group for group, gpus in GPU_GROUPS.items() for gpu in gpus}
 HELD_OUT_GPUS = ("A100", "H100", "RTX-3090", "RTX-4090", "RTX-5090")
 LARGEST_SCALE = "l"
 
@@ -56,8 +57,7 @@ def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
             points gave several rows each, and what `dataset.join.splits.sha256_of` reads.
     """
     models = table[table["is_model"]]
-    groups = {gpu: group for group, gpus in GPU_GROUPS.items() for gpu in gpus}
-    grouped = table.assign(gpu=table["gpu"].map(groups).fillna(table["gpu"]))
+    grouped = table.assign(gpu=table["gpu"].map(GPU_GROUP_OF).fillna(table["gpu"]))
     by_gpu = one_out(grouped, "S3a", "gpu")
     large = table[table["scale"] == LARGEST_SCALE]
     found = [

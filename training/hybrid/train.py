@@ -8,7 +8,8 @@ learner on every fold of every split, the shipped ensemble on all rows, each fol
 asked through the shipped door for the rows that it did not see, intervals from those errors,
 checkpoint, and a page of held-out errors. Every fit is kept under --work, and so are the answers,
 row by row, and the page; a run that was cut off goes on where it stopped. Sets of our own
-(--collected, one folder for each GPU) are sources like any other, of time, power and memory.
+(--collected, one folder for each GPU) teach what is their GPUs' own (time beyond the law that all
+share, power, memory), so the fits that are kept under --work serve with any set and without.
 
     --splits L --splits S1      judge by other splits than those of JUDGED_BY: each fold costs a fit
 
@@ -23,20 +24,21 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import compress
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from dataset.join.latency_splits import HASHES, SPLITS, hashes_of, latency_splits
+from dataset.join.latency_splits import HASHES, SPLITS, hashes_of
 from dataset.join.splits import Split
 from dataset.measured.location import DataNotFoundError
 from dippm.errors import DippmError
 from training.evaluation.held_out import write_held_out
 from training.evaluation.report import PAGE, write_page
 from training.hybrid.fit.checkpoint_law import checkpoint_laws
-from training.hybrid.fit.folds import LEARNERS, SHIPPED, Runner, Settings, Task, table_of
+from training.hybrid.fit.folds import LEARNERS, SHIPPED, Runner, Settings, Task
 from training.hybrid.fit.memory import fit_memory
 from training.hybrid.fit.mixture import Mixture, Single
 from training.hybrid.fit.network_fit import STEPS, FitSettings
@@ -48,10 +50,10 @@ from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.judge.published_folds import published_held_out
 from training.hybrid.publish import Evaluation, limits_of, publish
 from training.hybrid.rows.absent_sources import absent_sources
-from training.hybrid.rows.collected_examples import digest_of, load_collected
+from training.hybrid.rows.collected_examples import load_collected
 from training.hybrid.rows.collected_rows import CollectedSet, read_collected
 from training.hybrid.rows.example_cache import digest_of as examples_of
-from training.hybrid.rows.examples import join_examples
+from training.hybrid.rows.examples import join_examples, teach_law
 from training.hybrid.rows.sources import load_examples, load_rows
 from training.provenance import check_is_new, describe_making
 
@@ -106,7 +108,7 @@ def main(
     runner = runner_of(data, graphs, work, steps, sets)
     graph = load_rows(data, graphs)[1]
     examples = runner.examples
-    every_split = latency_splits(table_of(examples))
+    every_split = runner.splits()
     hashes = hashes_of(every_split, work / "splits")
     tasks = {
         name: _fitted_folds(
@@ -125,9 +127,10 @@ def main(
             f"no fold of {' or '.join(CHOSEN_ON)} holds whole models out: nothing could be judged",
             "`python -m dataset.fetch` gets tables of more laboratories and models.",
         )
-    everything = np.arange(len(examples.rows))
-    nothing = np.array([], dtype=np.int64)
-    shipped = [Task("shipped", "all", everything, nothing, seed) for seed in SEEDS]
+    everything, nothing = np.flatnonzero(runner.is_of_law), np.array([], dtype=np.int64)
+    shipped = [
+        Task("shipped", "all", everything, nothing, seed, own_train=runner.own) for seed in SEEDS
+    ]
     runner.run([*shipped, *(task for of_split in tasks.values() for task in of_split)])
     weight = choose_weight(runner, tasks[chosen])
     held_out_sets = {
@@ -138,6 +141,7 @@ def main(
         latency = held_out_sets[LABORATORIES].rows
         power_lines += energy_lines(samples, latency, SPLITS[LABORATORIES])
     mixed = Mixture(weight)
+    of_law = {name: part for name, part in tasks.items() if any(len(task.test) for task in part)}
     rows = held_out_rows(runner, held_out_sets, tasks, mixed)
     written = write_held_out(work, rows)
     publish(
@@ -147,12 +151,12 @@ def main(
         evaluation=Evaluation(
             held_out_sets=held_out_sets,
             with_own_terms=[
-                runner.held_out(part, mixed, "shipped mean") for part in tasks.values()
+                runner.held_out(part, mixed, "shipped mean") for part in of_law.values()
             ],
             learners={
                 learner: [
                     runner.held_out(part, Single(learner), learner)
-                    for part in tasks.values()
+                    for part in of_law.values()
                     if learner in part[0].learners
                 ]
                 for learner in LEARNERS
@@ -206,10 +210,10 @@ def _fitted_folds(runner: Runner, tasks: Sequence[Task]) -> list[Task]:
     is_model = runner.examples.is_model
     found, left = [], {}
     for task in tasks:
-        if len(task.test) and is_model[task.train].any():
+        if len(task.asked) and is_model[task.train].any():
             found.append(task)
         else:
-            left[task.fold] = "no row is tested" if not len(task.test) else "no whole model trains"
+            left[task.fold] = "no row is tested" if not len(task.asked) else "no whole model trains"
     for fold, why in left.items():
         typer.echo(f"No fit of {tasks[0].split} {fold}: {why} in it.", err=True)
     return found
@@ -228,8 +232,8 @@ def runner_of(
     Args:
         data: folder of measured tables.
         graphs: folder of raw graphs.
-        work: cache of examples and fits. Those of other tables, graphs, settings or sets are left
-            alone: the names of folders say what they are of.
+        work: cache of examples and fits. Those of other tables, graphs or settings are left alone:
+            the names of folders say what they are of.
         steps: optimiser steps of each network.
         sets: our collected sets.
     """
@@ -238,7 +242,8 @@ def runner_of(
     if ours:
         examples = join_examples([examples, *ours])
     settings = Settings(FitSettings(steps=steps), TreeSettings())
-    given = json.dumps([asdict(settings), digest_of(sets), examples_of(examples.rows, graphs)])
+    law = list(compress(examples.rows, teach_law(examples.rows)))
+    given = json.dumps([asdict(settings), examples_of(law, graphs)])
     fits = work / f"fits-{hashlib.sha256(given.encode()).hexdigest()[:12]}"
     return Runner(examples, fits, settings)
 

@@ -22,7 +22,7 @@ from training.steps.examples import StepExamples
 from training.steps.fit import Multipliers, StepSettings
 from training.steps.law import step_configuration, step_tensors
 from training.steps.report import baselines, by_family, summary
-from training.steps.splits import FAMILIES, StepFold, is_ours
+from training.steps.splits import FAMILIES, StepFold
 
 
 def publish(
@@ -105,15 +105,15 @@ def _counts(examples: StepExamples) -> list[dict[str, Any]]:
 
 
 def _card(examples: StepExamples, inference: CheckpointInfo) -> dict[str, Any]:
-    sources = sorted({step.source for step in examples.rows if not is_ours(step)})
-    ours = sorted({step.source for step in examples.rows if is_ours(step)})
+    sources = sorted({step.source for step in examples.rows if not step.is_own})
+    ours = sorted({step.source for step in examples.rows if step.is_own})
     measured = (
         "Measured were vision models on an RTX 3090 under autocast, with SGD and one batch "
         "each, near the largest that fits; torchvision at batch 12 on six older GPUs, without "
         "an update; ResNet-50 and BERT-base on slices of an A100-80GB"
     )
     if ours:
-        gpus = sorted({step.device.name for step in examples.rows if is_ours(step)})
+        gpus = sorted({step.device.name for step in examples.rows if step.is_own})
         measured += f"; some steps of models of many kinds, with SGD, on {' and '.join(gpus)}"
     return {
         "summary": "Gray box for training steps: the kernels of forward, backward and update, "

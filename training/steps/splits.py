@@ -17,9 +17,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from dataset.join.latency_splits import GPU_GROUPS
+from dataset.join.latency_splits import GPU_GROUP_OF
 from dataset.join.splits import file_name
-from training.hybrid.rows.collected_rows import SOURCE
 from training.hybrid.rows.examples import Row
 
 Indices = NDArray[np.int64]
@@ -27,7 +26,6 @@ FAMILIES = "S2-10"
 """Split of inference whose folds are those of steps."""
 HELD_OUT_GPUS = ("A100", "RTX-2080-Ti", "RTX-3090")
 """Besides those of sets of our own."""
-_GROUP_OF = {gpu: group for group, gpus in GPU_GROUPS.items() for gpu in gpus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +76,8 @@ def step_folds(
         shipped: checkpoint of inference that saw all of them.
         folds: of inference, families held out.
     """
-    gpus = [_GROUP_OF.get(row.device.name, row.device.name) for row in rows]
-    ours = {gpu for gpu, row in zip(gpus, rows, strict=True) if is_ours(row)}
+    gpus = [GPU_GROUP_OF.get(row.device.name, row.device.name) for row in rows]
+    ours = {gpu for gpu, row in zip(gpus, rows, strict=True) if row.is_own}
     return {
         FAMILIES: list(_families_out(rows, folds)),
         "S3a": [
@@ -88,11 +86,6 @@ def step_folds(
             if gpu in gpus
         ],
     }
-
-
-def is_ours(row: Row) -> bool:
-    """Tell whether a row is of a set of our own."""
-    return row.source.partition("/")[0] == SOURCE
 
 
 def _families_out(rows: Sequence[Row], folds: Sequence[InferenceFold]) -> Iterable[StepFold]:

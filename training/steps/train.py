@@ -21,12 +21,10 @@ from typing import Annotated
 import typer
 
 from dataset.join.graph_store import GraphStore
-from dataset.join.latency_splits import latency_splits
 from dippm.estimate import pretrained
 from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.pretrained.store import read_info
-from training.hybrid.fit.folds import table_of
 from training.hybrid.judge.published_folds import publish_folds
 from training.hybrid.rows.collected_examples import digest_of
 from training.hybrid.rows.collected_rows import read_collected
@@ -139,7 +137,7 @@ def inference_folds(
     sets = [read_collected(folder, graphs) for folder in collected]
     runner = runner_of(data, graphs, work, steps, sets)
     rows = runner.examples.rows
-    tasks = runner.tasks(latency_splits(table_of(runner.examples))[FAMILIES], (0,))
+    tasks = runner.tasks(runner.splits()[FAMILIES], (0,))
     runner.run(tasks)
     folders = publish_folds(
         runner,

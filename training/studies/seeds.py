@@ -24,11 +24,10 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from dataset.join.latency_splits import SPLITS, latency_splits
+from dataset.join.latency_splits import SPLITS
 from dippm.estimate.pretrained import find
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, grouped_errors
-from training.hybrid.fit.folds import table_of
 from training.hybrid.fit.mixture import Mixture
 from training.hybrid.fit.network_fit import STEPS
 from training.hybrid.judge.report import LABEL, PREDICTED, rows_of
@@ -66,7 +65,7 @@ def main(
     info = find(checkpoint)
     shipped = Mixture(info.config["law"]["network_weight"])
     runner = runner_of(data, graphs, work, steps)
-    splits = latency_splits(table_of(runner.examples))
+    splits = runner.splits()
     for name in split or COMPARED_ON:
         runner.run(runner.tasks(splits[name], SEEDS), processes)
         tasks = {seeds: runner.tasks(splits[name], seeds) for seeds in COMPARED}

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.devices import Device
-from dippm.devices.hosts import kind_of_board
-from dippm.estimate.conditions import Conditions
+from dippm.devices.hosts import KindOfBoard, kind_of_board
+from dippm.estimate.conditions import Conditions, Mode
 from dippm.estimate.features.kernel import UNITS
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import FEATURE_UNITS, DeviceView, roofline_parts_ms
@@ -59,11 +59,11 @@ class GpuEffects:
 
     def __init__(
         self,
-        of_gpus: Mapping[tuple[str, str], Floats],
-        defaults: Mapping[tuple[str, str], Floats],
+        of_gpus: Mapping[tuple[str, Mode], Floats],
+        defaults: Mapping[tuple[str, Mode], Floats],
         laboratory_log_sd: float = 0.0,
         with_table_head: Collection[tuple[str, str]] = (),
-        laboratories: Mapping[str, float] | None = None,
+        laboratories: Mapping[KindOfBoard, float] | None = None,
         kernel_timer: float = 0.0,
     ) -> None:
         self.of_gpus, self.defaults = of_gpus, defaults

@@ -14,7 +14,6 @@ from dataset.families import registry
 from dataset.families.family import Workload
 from dataset.join import raw_graphs
 from dataset.join.graph_store import GraphStore
-from dataset.join.latency_splits import latency_splits
 from dataset.join.splits import random_split
 from dippm.devices import find
 from dippm.estimate.features.kernel_table import KernelTable
@@ -98,7 +97,7 @@ def runner(examples: Examples, tmp_path_factory) -> Runner:
 
 @pytest.fixture(scope="module")
 def tasks(runner: Runner) -> list[Task]:
-    split = latency_splits(table_of(runner.examples))["S1"]
+    split = runner.splits()["S1"]
     return runner.tasks(split, (0,))[:2]
 
 

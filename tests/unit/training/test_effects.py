@@ -194,3 +194,44 @@ def test_what_sums_kernels_and_what_reads_a_clock_are_told_apart() -> None:
     )
     assert clock == pytest.approx(0.1, abs=0.05)
     assert summed == pytest.approx(-0.1, abs=0.05)
+
+
+def test_our_own_rows_are_added_to_what_others_say_of_their_gpu_and_of_no_other(
+    found: Effects,
+) -> None:
+    """An A30 that we measured 0.3 slower than it is answered, in the log; others stay."""
+    random = np.random.default_rng(5)
+    plain = GpuEffects(found.of_gpus, found.defaults, laboratories=found.laboratories)
+    usual = plain.of(Conditions(device=find("A30"), precision="fp16"))[GEMM, HALF]
+    own = []
+    for number in range(60):
+        base = float(np.exp(random.uniform(-2, 3)))
+        slower = usual + found.kernel_timer + 0.3 + random.normal(0, 0.02)
+        own.append((_row("A30", "collected/a30", number, base * np.exp(slower)), _kernel(base)))
+    rows, kernels = zip(*_rows(), *own, strict=True)
+    taught = fit_effects(rows, kernels, copy_bytes_per_ms=1e7)
+    for place, effects in found.of_gpus.items():
+        assert np.array_equal(taught.of_gpus[place], effects)
+    assert (taught.sd, taught.laboratories) == (found.sd, found.laboratories)
+    added = taught.of_gpus["A30", "eager"][GEMM, HALF] - usual
+    assert added == pytest.approx(0.3, abs=0.05)
+    untouched = (
+        taught.of_gpus["A30", "eager"][GEMM, FP32]
+        - plain.of(Conditions(device=find("A30"), precision="fp32"))[GEMM, FP32]
+    )
+    assert untouched == pytest.approx(0.0, abs=1e-9)
+
+
+def test_our_own_rows_alone_teach_all_levels() -> None:
+    """Without rows of others there is no answer of theirs to add to."""
+    random = np.random.default_rng(6)
+    rows, kernels = [], []
+    for gpu, slower in (("T4", 0.2), ("A30", -0.2)):
+        for number in range(40):
+            base = float(np.exp(random.uniform(-1, 2)))
+            time_ms = base * float(np.exp(slower + random.normal(0, 0.02)))
+            rows.append(_row(gpu, "collected/ours", number, time_ms))
+            kernels.append(_kernel(base))
+    found = fit_effects(rows, kernels, copy_bytes_per_ms=1e7)
+    t4, a30 = (found.of_gpus[gpu, "eager"][GEMM, HALF] for gpu in ("T4", "A30"))
+    assert t4 - a30 == pytest.approx(0.4, abs=0.1)

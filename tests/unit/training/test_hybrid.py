@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import typer
 
 import dippm
-from dataset.join.latency_splits import HELD_OUT_GPUS, SPLITS, latency_splits
+from dataset.join.latency_splits import HELD_OUT_GPUS, SPLITS
 from dataset.measured.nodes import GraphBuilder
 from dippm.devices import find, host_of
 from dippm.estimate.conditions import Conditions
@@ -39,7 +40,7 @@ from training.evaluation.held_out import (
     write_held_out,
 )
 from training.hybrid.fit.checkpoint_law import _often, checkpoint_laws
-from training.hybrid.fit.folds import LEARNERS, Runner, Settings, Task, table_of
+from training.hybrid.fit.folds import LEARNERS, Runner, Settings, Task
 from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mixture, Single
 from training.hybrid.fit.network import NetworkSettings
 from training.hybrid.fit.network_fit import FitSettings, _draws, predict_log_ms, restore
@@ -146,7 +147,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @pytest.fixture(scope="module")
 def tasks(runner: Runner) -> dict[str, list[Task]]:
-    splits = latency_splits(table_of(runner.examples))
+    splits = runner.splits()
     found = {name: runner.tasks(split, (0,)) for name, split in splits.items()}
     found["S0"] = runner.tasks(splits["S0"], (0,), LEARNERS)
     found["S1"] = found["S1"][:2]
@@ -655,3 +656,71 @@ def test_the_checkpoint_has_effects_of_measured_gpus_and_for_others(checkpoint):
 def test_a_kernel_alone_is_no_graph(runner, tasks):
     log = runner.log_ms(tasks["S0"][0])
     assert not np.array_equal(log[ALONE], log[SAGE])
+
+
+def own_rows() -> list[Row]:
+    """Rows of our own set on one of the GPUs, three halves as slow as all others; made up."""
+    return [
+        replace(
+            row,
+            row_id=f"own {row.row_id}",
+            source="collected/a100",
+            table="collected/a100 A100-40GB eager",
+            latency_ms=1.5 * row.latency_ms,
+        )
+        for row in made_up_rows()
+        if row.device.name == "A100-40GB" and row.is_model
+    ]
+
+
+@pytest.fixture(scope="module")
+def with_own(runner: Runner) -> Runner:
+    """The same fits beside a set of our own."""
+    own = build_examples(own_rows(), graph_of)
+    return Runner(join_examples([runner.examples, own]), runner.folder, SETTINGS)
+
+
+def test_our_own_rows_need_no_new_fit_and_are_held_out_with_what_they_share(with_own, tasks):
+    rows = with_own.examples.rows
+    splits = with_own.splits()
+    for name, split in splits.items():
+        found = with_own.tasks(split, (0,))
+        if name == "S1":
+            found = found[:2]
+        of_law = [task for task in found if len(task.test)]
+        for task, alone in zip(of_law, tasks[name], strict=True):
+            assert task.fit_name == alone.fit_name
+            assert np.array_equal(task.train, alone.train)
+            assert np.array_equal(task.test, alone.test)
+            assert not set(task.own_train) & set(task.own_test)
+        if name in ("S1", "S2-10"):
+            key = "architecture" if name == "S1" else "family"
+            for task in of_law:
+                held = {getattr(rows[i], key) for i in task.test}
+                assert {getattr(rows[i], key) in held for i in task.own_test} == {True}
+                assert not held & {getattr(rows[i], key) for i in task.own_train}
+    by_gpu = {task.fold: task for task in with_own.tasks(splits["S3a"], (0,))}
+    assert len(by_gpu["A100"].own_test) == len(by_gpu["RTX-5090"].own_train) == 20
+    assert not len(by_gpu["A100"].own_train)
+    assert not len(by_gpu["RTX-5090"].own_test)
+
+
+def test_a_source_of_our_own_is_held_out_as_a_laboratory_by_the_fit_that_ships(with_own, tasks):
+    splits = with_own.splits()
+    *others, ours = with_own.tasks(splits["L"], (0,))
+    assert [task.fold for task in others] == [task.fold for task in tasks["L"]]
+    assert all(len(task.own_train) == 20 for task in others)
+    assert (ours.fold, ours.fit_name) == ("collected/a100", "shipped-all-0")
+    assert (len(ours.own_train), len(ours.own_test), len(ours.test)) == (0, 20, 0)
+    assert len(ours.train) == len(made_up_rows())
+
+
+def test_our_own_rows_move_effects_and_leave_the_law(with_own, runner, shipped):
+    ours = [replace(task, own_train=with_own.own) for task in shipped]
+    (plain,) = checkpoint_laws(runner, [shipped], 0.5, graph_of)
+    (taught,) = checkpoint_laws(with_own, [ours], 0.5, graph_of)
+    assert plain.law["heads"] == taught.law["heads"]
+    assert plain.tensors.keys() == taught.tensors.keys()
+    for name, tensor in plain.tensors.items():
+        assert torch.equal(tensor, taught.tensors[name])
+    assert plain.law["effects"] != taught.law["effects"]

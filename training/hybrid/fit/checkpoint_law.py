@@ -42,7 +42,6 @@ from training.hybrid.fit.novelty import measured_tensors
 from training.hybrid.fit.residuals import published
 from training.hybrid.fit.tree_arrays import tree_arrays
 from training.hybrid.fit.trees import KernelTrees
-from training.hybrid.rows.collected_rows import SOURCE
 from training.hybrid.rows.examples import Examples, GraphLookup, Row
 
 RANGE_QUANTILES = (0.001, 0.999)
@@ -81,7 +80,10 @@ def checkpoint_laws(
         graph: key → graph.
     """
     rows = runner.examples.rows
-    sampled = [sampled_rows([rows[i] for i in members[0].train]) for members in ensembles]
+    sampled = [
+        sampled_rows([rows[i] for i in (*members[0].train, *members[0].own_train)])
+        for members in ensembles
+    ]
     every = list({row.row_id: row for mine in sampled for row in mine}.values())
     place = {row.row_id: i for i, row in enumerate(every)}
     without = [_without_effects(runner, members, weight) for members in ensembles]
@@ -135,7 +137,8 @@ def _without_effects(runner: Runner, members: Sequence[Task], weight: float) -> 
     }
     positions = [runner.tables[table] for table in tables.values()]
     tensors = _tensors(networks, trees, positions) | measured_tensors(measured) | residual_tensors
-    return CheckpointLaw(law, _seen(examples, train), _host(networks), tensors)
+    seen = _seen(examples, train, members[0].own_train)
+    return CheckpointLaw(law, seen, _host(networks), tensors)
 
 
 def configuration(
@@ -219,27 +222,17 @@ def slowdown_ranges(
 def _tables_with_heads(
     runner: Runner, network: KernelNetwork, train: Indices
 ) -> dict[tuple[str, str], str]:
-    """Return for each GPU and mode our own or the newest table of many whole models, in order.
+    """Return for each GPU and mode the newest table of many whole models, in order.
 
     Its weights in the last layer, and what the networks leave over of its rows, are those of the
     GPU: other people's tables of a few models speak for those alone.
     """
     newest: dict[tuple[str, str], str] = {}
     for row in (runner.examples.rows[i] for i in train):
-        speaks = network.with_head[runner.tables[row.table]] or _is_ours(row.table)
-        if row.is_end_to_end and speaks:
+        if row.is_end_to_end and network.with_head[runner.tables[row.table]]:
             key = (row.device.name, row.mode)
-            newest[key] = max(newest.get(key, ""), row.table, key=_preferred)
+            newest[key] = max(newest.get(key, ""), row.table)
     return dict(sorted(newest.items()))
-
-
-def _preferred(table: str) -> tuple[bool, str]:
-    """Order tables of one GPU and mode: of our own sets the machine and the software are known."""
-    return _is_ours(table), table
-
-
-def _is_ours(table: str) -> bool:
-    return table.startswith(f"{SOURCE}/")
 
 
 @torch.no_grad()
@@ -253,12 +246,12 @@ def _host(members: Sequence[KernelNetwork]) -> dict[str, float]:
     return {"launch_ms": default_host().launch_us / 1e3, "copy_bytes_per_ms": rate}
 
 
-def _seen(examples: Examples, train: Indices) -> dict[str, Any]:
-    rows = [examples.rows[i] for i in train]
+def _seen(examples: Examples, train: Indices, own: Indices) -> dict[str, Any]:
+    rows = [examples.rows[i] for i in (*train, *own)]
     devices: dict[str, set[str]] = {}
     for row in rows:
         devices.setdefault(row.device.name, set()).add(row.precision)
-    models = [row for row in rows if row.is_model]
+    models = [row for row in (examples.rows[i] for i in train) if row.is_model]
     kinds: list[bool] = np.any(examples.class_roofline_ms()[train], axis=0).tolist()
     return {
         "often": _often_measured(rows),

@@ -19,6 +19,10 @@ mean, and on those that nobody measured what those measured that have boards of 
 who sum the times of kernels find less than those who read a clock around a pass (r), and a question
 says which it means. Which laboratory it is from is unknown, so its own terms are 0 and their spread
 is in the interval.
+
+Sets of our own come after that, and teach b, h, g and i alone, as what is added to the answer for
+their GPUs. One set has hundreds of rows of one GPU in seven precisions, and would else decide what
+all laboratories and all GPUs with its kind of memory have. What others have stays as it is.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any, get_args
 
 import numpy as np
@@ -36,7 +41,7 @@ from numpy.typing import NDArray
 from dataset.join.latency_splits import TRAINING_ONLY
 from dippm.devices import Device, MemoryFamily, all_devices
 from dippm.devices.hosts import KindOfBoard, default_host, kind_of_board, unknown_host_log_sd
-from dippm.estimate.conditions import Mode, same_arithmetic
+from dippm.estimate.conditions import Conditions, Mode, same_arithmetic
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView, serial_ms
 from dippm.estimate.features.kernel_graph import KernelGraph
@@ -48,6 +53,7 @@ from dippm.estimate.models.gpu_effects import (
     GpuEffects,
     arithmetic_share,
     effect_column,
+    effect_of_kernels,
 )
 from dippm.estimate.models.host import OVERLAP_POWER
 from dippm.estimate.models.kernel_law import KernelLaw, Place
@@ -55,7 +61,7 @@ from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.estimate.models.law_kernels import LawKernels
 from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.rows.by_graph import over_graphs
-from training.hybrid.rows.examples import GraphLookup, Row, kernels_of_node, sampled_by
+from training.hybrid.rows.examples import GraphLookup, Row, kernels_of_node, sampled_by, teach_law
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -90,6 +96,8 @@ START_SD = {
 """Where the standard deviations start, log."""
 OF_ONE_LABORATORY = ("source", "source_class", "laboratory")
 """Levels that tables of reference do not have: what they measured is what an answer means."""
+OF_ONE_GPU = ("chip", "chip_class", "gpu", "gpu_mode")
+"""Levels that rows of our own teach."""
 FIXED = ("default", "laboratories", "timer", "launch")
 """Levels whose standard deviation is given: few GPUs, timers and machines would decide it."""
 LEAST_SD = 0.01
@@ -129,6 +137,15 @@ class RowKernels:
     serial_ms: float
     launches: float
     input_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Measured rows, the kernels of each, and the copy rate of inputs to the device."""
+
+    rows: Sequence[Row]
+    kernels: Sequence[RowKernels]
+    copy_bytes_per_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +250,11 @@ class _Design:
         matrix = (matrix @ sp.diags(free.astype(np.float64))).tocsr()
         return cls(matrix, np.array(level), names, of_row, launch)
 
+    def of_levels(self, levels: Collection[str]) -> _Design:
+        """Return the same with the terms of some levels alone."""
+        kept = np.array([name[0] in levels for name in self.names], dtype=np.float64)
+        return replace(self, matrix=(self.matrix @ sp.diags(kept)).tocsr())
+
 
 def fit_effects(
     rows: Sequence[Row],
@@ -242,7 +264,7 @@ def fit_effects(
     heads: Collection[tuple[str, str, str]] = (),
     rounds: int = 8,
 ) -> Effects:
-    """Fit the terms of all levels.
+    """Fit the terms of all levels to the rows of others, then those of GPUs to our own.
 
     Args:
         rows: measured.
@@ -251,14 +273,87 @@ def fit_effects(
         copy_bytes_per_ms: copy rate of inputs to the device.
         rounds: rounds of expectation maximisation, each with one Gauss-Newton step.
     """
+    of_law = teach_law(rows)
+    others, own = (
+        _Rows(list(compress(rows, mine)), list(compress(kernels, mine)), copy_bytes_per_ms)
+        for mine in (of_law, ~of_law)
+    )
     tables = {table for _, _, table in heads}
-    sources = {row.source for row in rows if row.table in tables}
-    design = _Design.of(rows, kernels, tables | sources)
+    sources = {row.source for row in others.rows if row.table in tables}
+    design = _Design.of(others.rows, others.kernels, tables | sources)
+    sd = np.array([START_SD[name] for name in LEVELS])
+    found, sd, row_sd = _most_likely(others, design, sd, ROW_SD, rounds, fixed=FIXED)
+    known = dict(zip(design.names, found.tolist(), strict=True))
+    with_table_head = {gpu for gpu, _, _ in heads}
+    laboratories = _of_laboratories(others.rows, known, with_table_head)
+    effects = Effects(
+        *_of_gpus(others.rows, known, with_table_head, laboratories),
+        laboratories,
+        _of_kernel_timer(known),
+        dict(zip(LEVELS, sd.tolist(), strict=True)),
+        row_sd,
+        known,
+    )
+    return _with_own(effects, own, sd, rounds) if own.rows else effects
+
+
+def _with_own(effects: Effects, own: _Rows, sd: Floats, rounds: int) -> Effects:
+    """Add to the effects of GPUs what our own rows say beyond the answers that others gave."""
+    answered = GpuEffects(
+        effects.of_gpus,
+        effects.defaults,
+        laboratories=effects.laboratories,
+        kernel_timer=effects.kernel_timer,
+    )
+    kernels = [
+        _slowed(found, answered.of(row.conditions))
+        for row, found in zip(own.rows, own.kernels, strict=True)
+    ]
+    beyond = replace(own, kernels=kernels)
+    design = _Design.of(own.rows, kernels, ()).of_levels(OF_ONE_GPU)
+    added, *_ = _most_likely(beyond, design, sd, effects.row_sd, rounds, fixed=tuple(LEVELS))
+    terms = dict(zip(design.names, added.tolist(), strict=True))
+    named = _measured_or_like({row.device.name: row.device for row in own.rows})
+    modes: tuple[Mode, ...] = get_args(Mode)
+    of_gpus = dict(effects.of_gpus)
+    for device in named.values():
+        for mode in modes:
+            place = Conditions(device=device, mode=mode, precision="fp32")
+            of_gpus[device.name, mode] = answered.of(place) + _own_terms(terms, device, mode)
+    return replace(effects, of_gpus=of_gpus)
+
+
+def _slowed(found: RowKernels, effects: Floats) -> RowKernels:
+    """Return kernels with effects of shape (classes, units)."""
+    slower = effect_of_kernels(effects, found.kind, found.column, found.share)
+    return replace(found, base_ms=found.base_ms * np.exp(slower))
+
+
+def _most_likely(
+    given: _Rows,
+    design: _Design,
+    sd: Floats,
+    row_sd: Mapping[str, float],
+    rounds: int,
+    *,
+    fixed: Collection[str],
+) -> tuple[Floats, Floats, dict[str, float]]:
+    """Return the most likely terms, the standard deviation of each level, and that of rows.
+
+    Args:
+        given: measured rows.
+        design: their terms.
+        sd: standard deviation of each level, to start from.
+        row_sd: standard deviation of the residuals of rows, to start from.
+        rounds: rounds of expectation maximisation, each with one Gauss-Newton step.
+        fixed: levels that keep theirs.
+    """
+    rows, kernels = given.rows, given.kernels
     count, size = len(rows), len(design.names)
     base = np.concatenate([k.base_ms for k in kernels])
     serial = np.array([k.serial_ms for k in kernels])
     copied = np.array([row.timer == "wall+copy" for row in rows])
-    copy = copied * np.array([k.input_bytes for k in kernels]) / copy_bytes_per_ms
+    copy = copied * np.array([k.input_bytes for k in kernels]) / given.copy_bytes_per_ms
     waits = np.array([row.timer != "kernel" for row in rows])
     launch_ms = np.array([default_host(row.device).launch_us / 1e3 for row in rows])
     host_ms = waits * np.array([k.launches for k in kernels]) * launch_ms
@@ -267,7 +362,7 @@ def fit_effects(
     sums = sp.csr_matrix(
         (np.ones(len(base)), (design.of_row, np.arange(len(base)))), shape=(count, len(base))
     )
-    sd, row_sd = np.array([START_SD[name] for name in LEVELS]), dict(ROW_SD)
+    sd, row_sd = sd.copy(), dict(row_sd)
     found = np.zeros(size)
     for _ in range(rounds):
         each = base * np.exp(design.matrix @ found)
@@ -295,22 +390,12 @@ def fit_effects(
         variance = np.diag(scipy.linalg.cho_solve(factor, np.eye(size)))
         for place, name in enumerate(LEVELS):
             mine = design.level == place
-            if name not in FIXED:
+            if name not in fixed:
                 sd[place] = max(LEAST_SD, np.sqrt(np.mean(found[mine] ** 2 + variance[mine])))
         left = np.abs(error - slopes @ step)
         for kind in set(kinds.tolist()):
             row_sd[kind] = max(LEAST_ROW_SD, float(1.4826 * np.median(left[kinds == kind])))
-    known = dict(zip(design.names, found.tolist(), strict=True))
-    with_table_head = {gpu for gpu, _, _ in heads}
-    laboratories = _of_laboratories(rows, known, with_table_head)
-    return Effects(
-        *_of_gpus(rows, known, with_table_head, laboratories),
-        laboratories,
-        _of_kernel_timer(known),
-        dict(zip(LEVELS, sd.tolist(), strict=True)),
-        row_sd,
-        known,
-    )
+    return found, sd, row_sd
 
 
 def _of_gpus(
@@ -330,29 +415,39 @@ def _of_gpus(
     defaults = {key: found.reshape(shape) for key, found in defaults.items()}
     of_gpus = {}
     measured = {row.device.name: row.device for row in rows}
-    named = measured | {
-        found.name: found
-        for found in all_devices()
-        if any(is_like_board(found, device) for device in measured.values())
-    }
-    for device in named.values():
-        chip = chip_of(device)
+    for device in _measured_or_like(measured).values():
         of_laboratories = (
             _of_clock(known, REFERENCE if device.name in with_table_head else OTHERS)
             if device.name in measured
             else laboratories[kind_of_board(device)]
         )
         for mode in modes:
-            own = [
-                known.get(("chip", chip, unit), 0.0)
-                + known.get(("chip_class", chip, kind, unit), 0.0)
-                + known.get(("gpu", device.name, unit), 0.0)
-                + known.get(("gpu_mode", device.name, mode, unit), 0.0)
-                for kind, unit in np.ndindex(shape)
-            ]
             of_all = defaults[device.memory_family or ANY_MEMORY, mode]
-            of_gpus[device.name, mode] = of_all + of_laboratories + np.reshape(own, shape)
+            own = _own_terms(known, device, mode)
+            of_gpus[device.name, mode] = of_all + of_laboratories + own
     return of_gpus, defaults
+
+
+def _own_terms(known: Mapping[tuple[Any, ...], float], device: Device, mode: Mode) -> Floats:
+    """Return what a GPU has of its own, b, h, g and i, shape (classes, units)."""
+    chip, shape = chip_of(device), (N_CLASSES, N_EFFECT_UNITS)
+    own = [
+        known.get(("chip", chip, unit), 0.0)
+        + known.get(("chip_class", chip, kind, unit), 0.0)
+        + known.get(("gpu", device.name, unit), 0.0)
+        + known.get(("gpu_mode", device.name, mode, unit), 0.0)
+        for kind, unit in np.ndindex(shape)
+    ]
+    return np.reshape(own, shape)
+
+
+def _measured_or_like(measured: Mapping[str, Device]) -> dict[str, Device]:
+    """Return measured GPUs by name, and those with a chip of theirs and about its power limit."""
+    return dict(measured) | {
+        found.name: found
+        for found in all_devices()
+        if any(is_like_board(found, device) for device in measured.values())
+    }
 
 
 def _of_clock(known: Mapping[tuple[Any, ...], float], which: str) -> float:

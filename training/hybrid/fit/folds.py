@@ -1,12 +1,19 @@
-"""Fits of every learner on every fold; each is kept, so that a run that was cut off goes on."""
+"""Fits of every learner on every fold; each is kept, so that a run that was cut off goes on.
+
+Sets of our own teach what is their GPUs' own (`effects`), and nothing that all GPUs share: one set
+has hundreds of configurations of one GPU in seven precisions, of which the terms of a table cannot
+tell what is the GPU's. So a new set needs no new fit. Where nobody else's rows are given, they
+teach all.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -17,11 +24,13 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
+from dataset.join.latency_splits import GPU_GROUP_OF, TRAINING_ONLY, latency_splits
 from dataset.join.splits import Fold, Split, file_name
 from dippm.estimate.models.host import OVERLAP_POWER
 from dippm.estimate.models.novelty import MeasuredModels
 from training.evaluation.held_out import HeldOut
 from training.hybrid.fit.batches import Batches, Indices
+from training.hybrid.fit.effects import chip_of
 from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mean
 from training.hybrid.fit.network import KernelNetwork, NetworkSettings
 from training.hybrid.fit.network_fit import FitSettings, fit, predict_log_ms, restore
@@ -33,8 +42,15 @@ from training.hybrid.fit.trees import (
     predict_guarded_log_ms,
     predict_trees_log_ms,
 )
-from training.hybrid.rows.examples import Examples
+from training.hybrid.rows.examples import Examples, Row, teach_law
 
+KEYS: Mapping[str, Callable[[Row], str]] = {
+    "gpu": lambda row: GPU_GROUP_OF.get(row.device.name, row.device.name),
+    "family_id": lambda row: row.family,
+    "arch_id": lambda row: row.architecture,
+    "scale": lambda row: row.scale,
+}
+"""What rows of our own share with those that a split holds out, by the name of its key."""
 LEARNERS = (SAGE, GUARDED, ALONE, TREES)
 SHIPPED = (SAGE, GUARDED, TREES)
 
@@ -51,15 +67,20 @@ class Settings:
         return Settings(replace(self.fit, seed=seed), replace(self.trees, seed=seed))
 
 
+def _no_rows() -> Indices:
+    return np.array([], dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One fit: a fold of a split, or all rows, with one seed.
 
     Attributes:
         split, fold: names.
-        train, test: rows.
+        train, test: rows of the law that all GPUs share.
         seed: of every learner.
         learners: that are fitted.
+        own_train, own_test: rows of our own sets, for the effects of their GPUs.
     """
 
     split: str
@@ -68,11 +89,23 @@ class Task:
     test: Indices
     seed: int
     learners: tuple[str, ...] = SHIPPED
+    own_train: Indices = field(default_factory=_no_rows)
+    own_test: Indices = field(default_factory=_no_rows)
 
     @property
     def name(self) -> str:
         """Return a file name."""
         return file_name(f"{self.split}-{self.fold}-{self.seed}")[:150]
+
+    @property
+    def fit_name(self) -> str:
+        """Return the file name of its fit: all that hold no row of the law out have one."""
+        return self.name if len(self.test) else f"shipped-all-{self.seed}"
+
+    @property
+    def asked(self) -> Indices:
+        """Return all rows under test, in order."""
+        return np.sort(np.concatenate([self.test, self.own_test]))
 
 
 class Runner:
@@ -86,25 +119,83 @@ class Runner:
 
     def __init__(self, examples: Examples, folder: Path, settings: Settings) -> None:
         self.examples, self.folder, self.settings = examples, folder, settings
-        names = sorted({row.table for row in examples.rows})
+        self.is_of_law = teach_law(examples.rows)
+        names = sorted({row.table for row in compress(examples.rows, self.is_of_law)})
         self.tables: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         self.position = {row.row_id: i for i, row in enumerate(examples.rows)}
         self._novelties: dict[tuple[str, str], NDArray[np.float64]] = {}
         self._added: dict[str, NDArray[np.float64]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
+    def splits(self) -> dict[str, Split]:
+        """Return every split of the rows that teach the law."""
+        return latency_splits(table_of(self.examples)[self.is_of_law])
+
     def tasks(
         self, split: Split, seeds: Sequence[int], learners: tuple[str, ...] = SHIPPED
     ) -> list[Task]:
-        """Return the fits of a split; rows that the split leaves out of its table train."""
+        """Return the fits of a split; rows that the split leaves out of its table train.
+
+        A split that holds sources out has one more task for each of our own.
+        """
         inside = set(split.rows)
-        others = [i for i, row in enumerate(self.examples.rows) if row.row_id not in inside]
+        others = [
+            i
+            for i in np.flatnonzero(self.is_of_law).tolist()
+            if self.examples.rows[i].row_id not in inside
+        ]
         found = []
         for fold in split.folds:
             train = self._indices((*split.train(fold), *fold.validation))
             train = np.sort(np.concatenate([train, self._allowed(others, fold)]))
             test = self._indices(fold.test)
-            found += [Task(split.name, fold.name, train, test, seed, learners) for seed in seeds]
+            own = self._own_rows(split.keys, [self.examples.rows[i] for i in test])
+            found += [
+                Task(split.name, fold.name, train, test, seed, learners, *own) for seed in seeds
+            ]
+        if "source" in split.keys:
+            found += self._own_sources(split.name, seeds)
+        return found
+
+    @cached_property
+    def own(self) -> Indices:
+        """Return the rows of our own sets that do not teach the law.
+
+        Without operators amid a model: they are many and far apart, and would outvote the whole
+        models that they come from, which users ask for.
+        """
+        away = np.flatnonzero(~self.is_of_law).tolist()
+        return np.array([i for i in away if self.examples.rows[i].node is None], dtype=np.int64)
+
+    def _own_rows(self, keys: Sequence[str], tested: Sequence[Row]) -> tuple[Indices, Indices]:
+        """Return our own rows that teach effects where rows are tested, and those tested too.
+
+        Of the chip of a GPU that is held out none teaches.
+        """
+        known = {key: {KEYS[key](row) for row in tested} for key in keys if key in KEYS}
+        chips = {chip_of(row.device) for row in tested} if "gpu" in keys else set()
+        rows = [self.examples.rows[i] for i in self.own]
+        held = [any(KEYS[key](row) in values for key, values in known.items()) for row in rows]
+        away = [chip_of(row.device) in chips for row in rows]
+        test, other = np.array(held, dtype=bool), np.array(away, dtype=bool)
+        return self.own[~(test | other)], self.own[test]
+
+    def _own_sources(self, split: str, seeds: Sequence[int]) -> list[Task]:
+        """Return a task for each of our sources on GPUs that another one teaches."""
+        rows, law = self.examples.rows, np.flatnonzero(self.is_of_law)
+        of_law = compress(rows, self.is_of_law)
+        gpus = {row.device.name for row in of_law if row.source not in TRAINING_ONLY}
+        found = []
+        for source in sorted({rows[i].source for i in self.own}):
+            mine = np.array([rows[i].source == source for i in self.own], dtype=bool)
+            train, held = self.own[~mine], self.own[mine]
+            known = gpus | {rows[i].device.name for i in train}
+            test = held[np.array([rows[i].device.name in known for i in held], dtype=bool)]
+            if len(test):
+                found += [
+                    Task(split, source, law, _no_rows(), seed, SHIPPED, train, test)
+                    for seed in seeds
+                ]
         return found
 
     def run(self, tasks: Sequence[Task], processes: int | None = None) -> None:
@@ -115,9 +206,10 @@ class Runner:
             processes: that fit side by side; one per core if it is None. One is this process: what
                 is forked cannot fit if PyTorch has made threads for the gradients of a GPU.
         """
+        each = {task.fit_name: task for task in tasks}
         todo = [
             task
-            for task in tasks
+            for task in each.values()
             if not (self._path(task).exists() and self._residuals_path(task).exists())
         ]
         _SHARED.update(runner=self)
@@ -246,10 +338,11 @@ class Runner:
         """
         folds: dict[str, list[Task]] = {}
         for task in tasks:
-            folds.setdefault(task.fold, []).append(task)
+            if len(task.test):
+                folds.setdefault(task.fold, []).append(task)
         parts = []
         for fold, members in folds.items():
-            novelty = self.novelty(members[0])
+            novelty, on_gpu = self._novelty(members[0], members[0].test).T
             each = [mean.answers(self.log_ms(member), novelty) for member in members]
             answers, seeds = np.concatenate(each), len(members)
             middle = (np.tile(mean.shares(novelty) / seeds, (seeds, 1)) * answers).sum(axis=0)
@@ -258,7 +351,6 @@ class Runner:
             spread = np.sqrt(alike @ (answers - alike @ answers) ** 2)
             host = np.mean([self._host_ms(member) for member in members], axis=0)
             described = {"spread": spread, "host_share": host / np.exp(middle)}
-            on_gpu = self._novelty(members[0])[:, 1]
             parts.append(rows.assign(**described, novelty=novelty, gpu_novelty=on_gpu))
         return HeldOut(name, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
 
@@ -272,15 +364,15 @@ class Runner:
 
     def novelty(self, task: Task, rows: Indices | None = None) -> NDArray[np.float64]:
         """Return the distance of rows under test, or of some of them, to the models that train."""
-        found = self._novelty(task)[:, 0]
-        return found if rows is None else found[np.searchsorted(task.test, rows)]
+        return self._novelty(task, task.asked if rows is None else rows)[:, 0]
 
-    def _novelty(self, task: Task) -> NDArray[np.float64]:
+    def _novelty(self, task: Task, rows: Indices) -> NDArray[np.float64]:
+        """Return the novelty on any GPU and on its own of rows under test, shape (R, 2)."""
         key = (task.split, task.fold)
         if key not in self._novelties:
-            given = self._shares, self._gpus, self._models(task), task.test
+            given = self._shares, self._gpus, self._models(task), task.asked
             self._novelties[key] = novelties(*given)
-        return self._novelties[key]
+        return self._novelties[key][np.searchsorted(task.asked, rows)]
 
     def measured_models(self, task: Task) -> MeasuredModels:
         """Return the models that train in a task."""
@@ -315,13 +407,13 @@ class Runner:
     def weights(self, task: Task, learner: str) -> Path:
         """Return the file of a learner's fit."""
         ending = "ubj" if learner == TREES else "pt"
-        return self.folder / f"{task.name}.{_slug(learner)}.{ending}"
+        return self.folder / f"{task.fit_name}.{_slug(learner)}.{ending}"
 
     def _path(self, task: Task) -> Path:
-        return self.folder / f"{task.name}.npz"
+        return self.folder / f"{task.fit_name}.npz"
 
     def _residuals_path(self, task: Task) -> Path:
-        return self.folder / f"{task.name}.residuals.npz"
+        return self.folder / f"{task.fit_name}.residuals.npz"
 
 
 _SHARED: dict[str, Any] = {}

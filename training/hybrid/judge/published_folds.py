@@ -62,7 +62,7 @@ def published_held_out(
         Rows of `ask_fold`.
     """
     rows = runner.examples.rows
-    tested = {task.fold: task.test for task in tasks}
+    tested = {task.fold: task.asked for task in tasks}
     parts = []
     for fold, folder in publish_folds(
         runner, tasks, graph, weight=weight, memory=memory, power=power
@@ -162,7 +162,8 @@ def fold_checkpoint(
     runner: Runner, members: Sequence[Task], weight: float, memory: MemoryModel, power: PowerModel
 ) -> Path:
     """Return the folder of a fold's checkpoint, named for what it depends on besides its fits."""
-    given = repr((weight, memory, power, Hybrid.feature_version, len(members))).encode()
+    own = [runner.examples.rows[i] for i in members[0].own_train]
+    given = repr((weight, memory, power, Hybrid.feature_version, len(members), own)).encode()
     digest = hashlib.sha256(given).hexdigest()[:8]
     return runner.folder / f"{members[0].name}-{digest}.checkpoint" / "0.0.0"
 

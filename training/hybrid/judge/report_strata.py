@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from training.hybrid.rows.collected_rows import SOURCE
 from training.hybrid.rows.examples import Row
 
 
@@ -184,7 +183,7 @@ def report_lines_of(source: str) -> tuple[str, ...]:
 
 def strata_of(rows: Iterable[Row]) -> tuple[Stratum, ...]:
     """Return the strata of published tables, and those of the collected sets among the rows."""
-    sets = {_alike(row): row for row in rows if row.source.startswith(f"{SOURCE}/")}
+    sets = {_alike(row): row for row in rows if row.is_own}
     return (*STRATA, *(_collected(*item) for item in sorted(sets.items())))
 
 

@@ -35,7 +35,7 @@ from dippm.estimate.conditions import Timer
 from dippm.measure.collected.rows import collected
 from dippm.measure.protocol import Phase
 from dippm.measure.timers import Letter, times_of
-from training.hybrid.rows.examples import Row
+from training.hybrid.rows.examples import COLLECTED, Row
 from training.hybrid.rows.sources import half_scores
 
 TIMERS: Mapping[Letter, Timer] = {"W": "wall", "E": "event", "K": "kernel"}
@@ -52,7 +52,6 @@ LONG_KERNEL_MS = 0.02
 """Shortest mean time of kernels in ms whose sum teaches: ten times what a launch leaves out."""
 GPU_BOUND = 0.8
 """Smallest share of kernels in a step or span that teaches."""
-SOURCE = "collected"
 
 
 class NothingToLearnError(DippmError, ValueError):
@@ -126,7 +125,7 @@ def read_collected(
     ]
     ids = "\n".join(sorted(record["row_id"] for record in records))
     digest = hashlib.sha256(ids.encode()).hexdigest()[:12]
-    source = f"{SOURCE}/{folder.resolve().name}"
+    source = f"{COLLECTED}/{folder.resolve().name}"
     return CollectedSet(source, folder, tuple(records), left_out, digest)
 
 

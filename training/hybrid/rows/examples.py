@@ -24,6 +24,8 @@ from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
 from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.model.graph.model_graph import ModelGraph
 
+COLLECTED = "collected"
+"""First part of the name of a source that is a set of our own; its folder is the other."""
 PARTS: Mapping[str, str] = {"operator": "operator", "chain": "module"}
 """First words of the families of what is no whole model, and what the report calls it."""
 
@@ -76,6 +78,11 @@ class Row:
         return self.kind == "model"
 
     @property
+    def is_own(self) -> bool:
+        """Tell whether the row is of a set of our own."""
+        return self.source.startswith(f"{COLLECTED}/")
+
+    @property
     def conditions(self) -> Conditions:
         """Return what a user who measured the row would state of it."""
         return Conditions(
@@ -92,6 +99,12 @@ class Row:
     def is_end_to_end(self) -> bool:
         """Tell whether a whole model was timed by the wall on a whole GPU, as predictions are."""
         return self.is_model and self.timer == "wall" and self.mig is None
+
+
+def teach_law(rows: Sequence[Row]) -> NDArray[np.bool_]:
+    """Tell which rows teach what all GPUs share: those of others; our own where there is none."""
+    own = np.array([row.is_own for row in rows], dtype=bool)
+    return ~own | own.all()
 
 
 def sampled_by(rows: Iterable[Row], key: Callable[[Row], tuple[str, ...]], most: int) -> list[Row]:

@@ -63,6 +63,12 @@ def pytest_configure(config):
         config.pluginmanager.register(durations.Recorder(path, hasattr(config, "workerinput")))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """Return one process more than cores: a third of the time, a test waits for what it began."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else (os.cpu_count() or 1) + 1
+
+
 def pytest_ignore_collect(collection_path, config):
     """Import no file that has none of the quick tier: imports cost more than it does."""
     if config.getoption("markexpr") == "quick" and collection_path.suffix == ".py":

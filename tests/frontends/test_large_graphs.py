@@ -58,12 +58,14 @@ def test_limits_are_in_proportion_and_have_an_end():
     assert [time_factor(n) for n in (0, 100_000, 250_000, 10**9)] == [1.0, 1.0, 2.5, 10.0]
 
 
+@pytest.mark.nightly(part="frontends")
 def test_a_large_graph_may_take_longer(convert):
     with pytest.raises(ConversionError, match="longer than 6 s"):
         convert(100_000, 600, timeout_s=6.0)
     assert convert(1_000_000, 13, timeout_s=6.0).operators  # also longer than the worker's leeway
 
 
+@pytest.mark.nightly(part="frontends")
 def test_a_large_graph_may_not_take_for_ever(convert):
     with pytest.raises(ConversionError, match="longer than 6 s"):
         convert(200_000, 600, timeout_s=3.0)

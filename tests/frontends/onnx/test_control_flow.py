@@ -175,6 +175,7 @@ def test_rounds_that_depend_on_the_data_are_refused(convert, make):
         convert(make(nodes, [("x", ["N", 8])], [("y", None)]))
 
 
+@pytest.mark.nightly(part="frontends")
 def test_a_loop_without_end_is_refused(convert, make):
     nodes = [loop([helper.make_node("Relu", ["v"], ["u"])], ["u"], inputs=("", "", "x"))]
     with pytest.raises(ConversionError, match="loops"):

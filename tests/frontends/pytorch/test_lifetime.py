@@ -181,6 +181,7 @@ def test_a_fork_does_not_keep_a_worker_alive(start):
     assert runs(child)
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_worker_ends_itself_when_its_caller_sleeps(start):
     caller, noted = start("sleeps", "4")
     caller.send_signal(signal.SIGSTOP)

@@ -189,6 +189,7 @@ print(len(frontends.load(torch.nn.ReLU(), "4").operators))
 """
 
 
+@pytest.mark.nightly(part="frontends")
 def test_a_script_without_a_main_guard_or_a_home_and_with_a_umask_that_leaves_nothing(
     pool, tmp_path
 ):
@@ -330,6 +331,7 @@ SLOW_PARTS = """
 """
 
 
+@pytest.mark.nightly(part="frontends")
 def test_a_timeout_names_the_module_and_the_line(tmp_path, monkeypatch):
     (tmp_path / "slow_parts.py").write_text(textwrap.dedent(SLOW_PARTS))
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -262,6 +262,7 @@ def test_a_place_that_cannot_be_predicted_is_a_row(wide):
     json.dumps(choice.to_dict(), allow_nan=False)
 
 
+@pytest.mark.nightly(part="answers")
 def test_all_is_every_gpu_of_the_catalogue(onnx_file, checkpoint_folder):
     choice = dippm.choose(onnx_file, devices="all", checkpoint=checkpoint_folder)
     whole = {c.device.name for c in choice.contenders if c.name == c.device.name}

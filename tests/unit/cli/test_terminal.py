@@ -242,6 +242,7 @@ def test_what_is_absent_for_the_same_reason_shares_a_row():
     assert table.caption == " 1 ok, 2 absent, which is allowed, nothing broken"
 
 
+@pytest.mark.nightly(part="processes")
 def test_long_commands_tell_their_stages(onnx_file, checkpoint_folder):
     """What a terminal would show, heard directly: each verb says what it does."""
     import dippm

@@ -140,6 +140,7 @@ def test_a_daemon_that_crashed_is_no_trouble(machine):
     assert nothing_left(machine)
 
 
+@pytest.mark.nightly(part="processes")
 def test_a_daemon_that_does_not_listen_is_killed(machine):
     process = machine.seated(TWO, FAKE_MPS="deaf")
     assert process.communicate("go on\n")[0] == "over\n"

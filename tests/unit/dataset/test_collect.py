@@ -238,6 +238,7 @@ def test_failures_are_tried_again_only_when_asked(tmp_path):
     assert len(rows_of(out)) == 5
 
 
+@pytest.mark.nightly(part="processes")
 def test_one_collector_for_a_folder_and_one_for_a_device(tmp_path):
     plan = write_plan(tmp_path / "plan.jsonl", steady(100))
     first = start(tmp_path / "one", plan, QUICK_S="0.05")

@@ -143,7 +143,7 @@ def test_a_bare_machine_measures_for_real(tmp_path):
     assert [path.suffix for path in shards(out)] == [".parquet"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="processes")
 def test_a_local_ray_cluster_survives_the_loss_of_a_station(tmp_path):
     pytest.importorskip("ray")
     flag = tmp_path / "flag"

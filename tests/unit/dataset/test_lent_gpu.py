@@ -71,6 +71,7 @@ def as_it_comes_back(out: Path) -> Path:
     return back
 
 
+@pytest.mark.nightly(part="processes")
 def test_commands_go_on_from_each_other_and_leave_few_files(tmp_path):
     plan = write_plan(tmp_path / "plan.jsonl", steady(6))
     carried = tmp_path / "nothing"

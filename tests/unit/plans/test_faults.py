@@ -64,7 +64,7 @@ def test_ctrl_c_twice_ends_at_once_what_ignores_it(desk):
     assert desk.recorded(run_of(desk)).end.status == "interrupted"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="processes")
 def test_ctrl_c_once_ends_what_ignores_sigterm_too(desk):
     desk.script("deaf.py", DEAF)
     desk.rows("1,1,,,-,-,deaf.py,-,SIGINT+SIGTERM")

@@ -38,6 +38,7 @@ def predicted(folder: Path, lines: str, gpus: str = "a100x2"):
     return list(predict_shared_rows(chosen, folder, AssumedBoards.parse(gpus)))
 
 
+@pytest.mark.nightly(part="answers")
 def test_rows_that_share_a_gpu_are_what_share_predicts(folder):
     net = folder / "net.onnx"
     alone, together = "1,1,0,-,echo,net.onnx\n", "1,2,1,mps,echo,net.onnx --batch {}\n"

@@ -330,7 +330,7 @@ def test_the_webhook_needs_no_token_and_the_rest_does(webhook):
     assert webhook.token
 
 
-@pytest.mark.parametrize("mode", ["open", "closed"])
+@pytest.mark.parametrize("mode", sampled(["closed", "open"], pytest.mark.nightly(part="services")))
 def test_the_api_server_gets_an_answer_before_it_gives_up(tmp_path, root, certificate, mode):
     """The work goes on, and the pod that a controller makes again finds it done."""
     service = start(tmp_path, root, certificate, mode, "--workers", "1")

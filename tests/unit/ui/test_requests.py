@@ -233,6 +233,7 @@ def test_sound_requests_are_answered(served, library):
     assert b"scatter" in drawn[0]
 
 
+@pytest.mark.nightly(part="hostile")
 def test_no_malformed_request_is_more_than_refused(served, library, capfd, monkeypatch):
     """1,100 of them: callbacks with parts replaced or gone, bodies, paths, methods, headers."""
     monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 1.0)  # of bodies that never end

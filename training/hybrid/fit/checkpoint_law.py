@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import torch
+from rich.progress import Progress
 from torch import Tensor
 
 from dataset.join.latency_splits import TRAINING_ONLY
@@ -50,6 +52,8 @@ OFTEN_MODELS, OFTEN_OPERATORS = 30, 300
 """From so many rows of either on, a GPU is not held between its neighbours, nor slowed by what its
 power limit is thought to do: its effects have both, pooled with what other GPUs say."""
 CHUNK = 256
+_SHARED: dict[str, Any] = {}
+"""What forked processes read: examples are too large to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def checkpoint_laws(
     ]
     every = list({row.row_id: row for mine in sampled for row in mine}.values())
     place = {row.row_id: i for i, row in enumerate(every)}
-    without = [_without_effects(runner, members, weight) for members in ensembles]
+    without = _without_effects(runner, ensembles, weight)
     bare = [
         KernelLaw.from_checkpoint(law.tensors, {"law": law.law, "seen": law.seen})
         for law in without
@@ -104,7 +108,32 @@ def checkpoint_laws(
     return found
 
 
-def _without_effects(runner: Runner, members: Sequence[Task], weight: float) -> CheckpointLaw:
+def _without_effects(
+    runner: Runner, ensembles: Sequence[Sequence[Task]], weight: float
+) -> list[CheckpointLaw]:
+    """Return the law of each ensemble as its GPUs share it, worked out in a process per core."""
+    if len(ensembles) == 1:
+        return [_shared_law(runner, ensembles[0], weight)]
+    _SHARED.update(runner=runner, weight=weight)
+    found = []
+    with Progress() as progress, get_context("fork").Pool() as pool:
+        bar = progress.add_task("laws of folds", total=len(ensembles))
+        for law in pool.imap(_in_process, ensembles):
+            tensors = {name: torch.from_numpy(array) for name, array in law.tensors.items()}
+            found.append(replace(law, tensors=tensors))
+            progress.advance(bar)
+    return found
+
+
+def _in_process(members: Sequence[Task]) -> CheckpointLaw:
+    """Return the law of an ensemble with NumPy's arrays, which processes exchange whole."""
+    torch.set_num_threads(1)
+    law = _shared_law(_SHARED["runner"], members, _SHARED["weight"])
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in law.tensors.items()}
+    return replace(law, tensors=arrays)
+
+
+def _shared_law(runner: Runner, members: Sequence[Task], weight: float) -> CheckpointLaw:
     """Return the law of one ensemble as its GPUs share it."""
     examples, train = runner.examples, members[0].train
     networks = [runner.network(task) for task in members]

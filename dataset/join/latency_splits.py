@@ -29,7 +29,7 @@ GPU_GROUPS = {
     "RTX-3090": ("RTX-3090", "RTX-3090-Ti"),
 }
 """Variants of one chip, which are held out together."""
-GPU_GROUP_OF = {gpu: group for group, gpus in GPU_GROUPS.items() for gpu in gpus}
+_GROUP_OF = {gpu: group for group, gpus in GPU_GROUPS.items() for gpu in gpus}
 HELD_OUT_GPUS = ("A100", "H100", "RTX-3090", "RTX-4090", "RTX-5090")
 LARGEST_SCALE = "l"
 
@@ -49,6 +49,11 @@ SPLITS = {
 """Names of the splits in text."""
 
 
+def gpu_group(gpu: str) -> str:
+    """Return the name under which a GPU is held out: its own, or that of its group."""
+    return _GROUP_OF.get(gpu, gpu)
+
+
 def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
     """Return every split of the default predictor's training rows.
 
@@ -57,7 +62,7 @@ def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
             points gave several rows each, and what `dataset.join.splits.sha256_of` reads.
     """
     models = table[table["is_model"]]
-    grouped = table.assign(gpu=table["gpu"].map(GPU_GROUP_OF).fillna(table["gpu"]))
+    grouped = table.assign(gpu=table["gpu"].map(gpu_group))
     by_gpu = one_out(grouped, "S3a", "gpu")
     large = table[table["scale"] == LARGEST_SCALE]
     found = [

@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from dataset.join.latency_splits import GPU_GROUP_OF
+from dataset.join.latency_splits import gpu_group
 from dataset.join.splits import file_name
 from training.hybrid.rows.examples import Row
 
@@ -76,7 +76,7 @@ def step_folds(
         shipped: checkpoint of inference that saw all of them.
         folds: of inference, families held out.
     """
-    gpus = [GPU_GROUP_OF.get(row.device.name, row.device.name) for row in rows]
+    gpus = [gpu_group(row.device.name) for row in rows]
     ours = {gpu for gpu, row in zip(gpus, rows, strict=True) if row.is_own}
     return {
         FAMILIES: list(_families_out(rows, folds)),

@@ -122,6 +122,7 @@ def _without_effects(
             tensors = {name: torch.from_numpy(array) for name, array in law.tensors.items()}
             found.append(replace(law, tensors=tensors))
             progress.advance(bar)
+    _SHARED.clear()
     return found
 
 

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from dataset.join.latency_splits import GPU_GROUP_OF, TRAINING_ONLY, latency_splits
+from dataset.join.latency_splits import TRAINING_ONLY, gpu_group, latency_splits
 from dataset.join.splits import Fold, Split, file_name
 from dippm.estimate.models.host import OVERLAP_POWER
 from dippm.estimate.models.novelty import MeasuredModels
@@ -45,7 +45,7 @@ from training.hybrid.fit.trees import (
 from training.hybrid.rows.examples import Examples, Row, teach_law
 
 KEYS: Mapping[str, Callable[[Row], str]] = {
-    "gpu": lambda row: GPU_GROUP_OF.get(row.device.name, row.device.name),
+    "gpu": lambda row: gpu_group(row.device.name),
     "family_id": lambda row: row.family,
     "arch_id": lambda row: row.architecture,
     "scale": lambda row: row.scale,

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dataset.join.latency_splits import SPLITS
 from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.models.power import PowerModel
@@ -28,7 +30,7 @@ from training.hybrid.judge.latency_intervals import (
 from training.hybrid.judge.report import by_family, laboratory_lines, learners, summary
 from training.hybrid.judge.report_strata import report_lines_of
 from training.hybrid.rows.absent_sources import MEMORY, POWER, AbsentSource
-from training.hybrid.rows.examples import Examples
+from training.hybrid.rows.examples import Row
 
 CARD = Path(__file__).with_name("card.toml")
 STRICTEST = "S2-10"
@@ -84,19 +86,20 @@ def publish(
         changes: changes of this version, for the card.
     """
     examples, settings = runner.examples, runner.settings
+    taught = [examples.rows[i] for i in (*np.flatnonzero(runner.is_of_law).tolist(), *runner.own)]
     held_out_sets = evaluation.held_out_sets
     every = interval_law_rows(examples.rows, held_out_sets)
     config = {
         **configuration(law, memory[0], power[0], fit_intervals(every)),
         "training": {
             **asdict(settings),
-            "rows": len(examples.rows),
+            "rows": len(taught),
             **made,
             **({"absent": [source.name for source in absent]} if absent else {}),
         },
         "splits": dict(evaluation.hashes),
         "card": {
-            **card_of({row.source for row in examples.rows}, absent),
+            **card_of({row.source for row in taught}, absent),
             "command": made["command"],
             "changes": changes,
         },
@@ -131,13 +134,13 @@ def publish(
         "has, percent": summary(examples, evaluation.with_own_terms),
         "intervals of 90 %, each fold by a law that was fitted without it": covered(every),
         "splits": {name: SPLITS[name] for name in held_out_sets},
-        "rows by source": _counts(examples),
+        "rows by source": _counts(taught),
     }
     save_checkpoint(out, dict(law.tensors), config, metrics)
 
 
-def _counts(examples: Examples) -> list[dict[str, Any]]:
-    counts = Counter((r.source, r.device.name, r.precision, r.mode) for r in examples.rows)
+def _counts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    counts = Counter((r.source, r.device.name, r.precision, r.mode) for r in rows)
     return [
         {"source": s, "gpu": g, "precision": p, "mode": m, "rows": n}
         for (s, g, p, m), n in sorted(counts.items())

@@ -53,7 +53,7 @@ from training.hybrid.rows.absent_sources import absent_sources
 from training.hybrid.rows.collected_examples import load_collected
 from training.hybrid.rows.collected_rows import CollectedSet, read_collected
 from training.hybrid.rows.example_cache import digest_of as examples_of
-from training.hybrid.rows.examples import join_examples, teach_law
+from training.hybrid.rows.examples import join_examples, mark_law_rows
 from training.hybrid.rows.sources import load_examples, load_rows
 from training.provenance import check_is_new, describe_making
 
@@ -242,7 +242,7 @@ def runner_of(
     if ours:
         examples = join_examples([examples, *ours])
     settings = Settings(FitSettings(steps=steps), TreeSettings())
-    law = list(compress(examples.rows, teach_law(examples.rows)))
+    law = list(compress(examples.rows, mark_law_rows(examples.rows)))
     given = json.dumps([asdict(settings), examples_of(law, graphs)])
     fits = work / f"fits-{hashlib.sha256(given.encode()).hexdigest()[:12]}"
     return Runner(examples, fits, settings)

@@ -61,7 +61,13 @@ from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.estimate.models.law_kernels import LawKernels
 from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.rows.by_graph import over_graphs
-from training.hybrid.rows.examples import GraphLookup, Row, kernels_of_node, sampled_by, teach_law
+from training.hybrid.rows.examples import (
+    GraphLookup,
+    Row,
+    kernels_of_node,
+    mark_law_rows,
+    sampled_by,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -273,7 +279,7 @@ def fit_effects(
         copy_bytes_per_ms: copy rate of inputs to the device.
         rounds: rounds of expectation maximisation, each with one Gauss-Newton step.
     """
-    of_law = teach_law(rows)
+    of_law = mark_law_rows(rows)
     others, own = (
         _Rows(list(compress(rows, mine)), list(compress(kernels, mine)), copy_bytes_per_ms)
         for mine in (of_law, ~of_law)

@@ -42,7 +42,7 @@ from training.hybrid.fit.trees import (
     predict_guarded_log_ms,
     predict_trees_log_ms,
 )
-from training.hybrid.rows.examples import Examples, Row, teach_law
+from training.hybrid.rows.examples import Examples, Row, mark_law_rows
 
 KEYS: Mapping[str, Callable[[Row], str]] = {
     "gpu": lambda row: gpu_group(row.device.name),
@@ -119,7 +119,7 @@ class Runner:
 
     def __init__(self, examples: Examples, folder: Path, settings: Settings) -> None:
         self.examples, self.folder, self.settings = examples, folder, settings
-        self.is_of_law = teach_law(examples.rows)
+        self.is_of_law = mark_law_rows(examples.rows)
         names = sorted({row.table for row in compress(examples.rows, self.is_of_law)})
         self.tables: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         self.position = {row.row_id: i for i, row in enumerate(examples.rows)}

@@ -101,8 +101,8 @@ class Row:
         return self.is_model and self.timer == "wall" and self.mig is None
 
 
-def teach_law(rows: Sequence[Row]) -> NDArray[np.bool_]:
-    """Tell which rows teach what all GPUs share: those of others; our own where there is none."""
+def mark_law_rows(rows: Sequence[Row]) -> NDArray[np.bool_]:
+    """Return which rows teach what all GPUs share: those of others; our own where there is none."""
     own = np.array([row.is_own for row in rows], dtype=bool)
     return ~own | own.all()
 

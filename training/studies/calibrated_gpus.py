@@ -7,7 +7,8 @@ a copy of the GPU whose name no checkpoint knows, and all other models of the sa
 before and after. Predictions are made through `dippm.load`, as a user makes them; only the
 calibration is fitted. The shipped checkpoint was trained on these rows, so its predictions before
 the calibration are better than for a GPU that is truly unknown: with --checkpoint a fold that held
-the laboratory out predicts instead (`training.hybrid.judge.published_folds`).
+the laboratory or, with --gpu, the GPU out predicts instead
+(`training.hybrid.judge.published_folds`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import dippm
 from dataset.join.graph_store import GraphStore
 from dataset.measured import gpt
 from dataset.measured.sources import read
-from dippm.devices import Device
+from dippm.devices import Device, find
 from dippm.estimate.conditions import PRECISIONS, Conditions
 from dippm.estimate.models.calibration import MeasuredRow, calibrate
 from dippm.estimate.models.hybrid import Hybrid
@@ -184,9 +185,10 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     checkpoint: Annotated[str, typer.Option(help="name or folder")] = SHIPPED,
     source: Annotated[list[str] | None, typer.Option(help="may be given again")] = None,
+    gpu: Annotated[str, typer.Option(help="the only GPU whose tables are tried")] = "",
     models: Annotated[int, typer.Option(help="sampled of each source")] = 30,
     draws: Annotated[int, typer.Option(help="of the calibrating models")] = 2,
-    out: Annotated[Path | None, typer.Option(help="JSON file to write")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file, to add to or to write")] = None,
     label: Annotated[str, typer.Option(help="what the file calls the checkpoint")] = "",
 ) -> None:
     """Calibrate copies of measured GPUs, and print a line for each table."""
@@ -199,7 +201,9 @@ def main(
     every: list[tuple[Asked, Estimate]] = []
     for name in source or SOURCES:
         tables: dict[str, list[Asked]] = {}
-        for asked in asked_before(predictor, sampled_rows(data, store, name, models), store):
+        rows = sampled_rows(data, store, name, models)
+        rows = [row for row in rows if not gpu or row.device.name == find(gpu).name]
+        for asked in asked_before(predictor, rows, store):
             tables.setdefault(asked.row.table, []).append(asked)
         for table, mine in sorted(tables.items()):
             if len(mine) < CALIBRATING + FEWEST_TESTED:
@@ -212,7 +216,12 @@ def main(
         lines.append(line_of("all", every))
         typer.echo(json.dumps(asdict(lines[-1])))
     if out is not None:
-        document = {"checkpoint": label or checkpoint, "lines": [asdict(line) for line in lines]}
+        label = label or checkpoint
+        kept = json.loads(out.read_text("utf-8")) if out.exists() else []
+        document = [
+            *(part for part in kept if part["checkpoint"] != label),
+            {"checkpoint": label, "lines": [asdict(line) for line in lines]},
+        ]
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

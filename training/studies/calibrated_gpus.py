@@ -14,6 +14,7 @@ the laboratory or, with --gpu, the GPU out predicts instead
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import expm1, log
@@ -29,8 +30,10 @@ import typer
 import dippm
 from dataset.join.graph_store import GraphStore
 from dataset.measured import gpt
+from dataset.measured.location import DataNotFoundError
 from dataset.measured.sources import read
 from dippm.devices import Device, find
+from dippm.errors import DippmError
 from dippm.estimate.conditions import PRECISIONS, Conditions
 from dippm.estimate.models.calibration import MeasuredRow, calibrate
 from dippm.estimate.models.hybrid import Hybrid
@@ -185,13 +188,16 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     checkpoint: Annotated[str, typer.Option(help="name or folder")] = SHIPPED,
     source: Annotated[list[str] | None, typer.Option(help="may be given again")] = None,
-    gpu: Annotated[str, typer.Option(help="the only GPU whose tables are tried")] = "",
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="of the tables to try; may be given again")
+    ] = None,
     models: Annotated[int, typer.Option(help="sampled of each source")] = 30,
     draws: Annotated[int, typer.Option(help="of the calibrating models")] = 2,
     out: Annotated[Path | None, typer.Option(help="JSON file, to add to or to write")] = None,
     label: Annotated[str, typer.Option(help="what the file calls the checkpoint")] = "",
 ) -> None:
     """Calibrate copies of measured GPUs, and print a line for each table."""
+    gpus = {find(name).name for name in gpu or ()}
     predictor, shipped = (dippm.load(name).checkpoint.predictor for name in (checkpoint, SHIPPED))
     assert isinstance(predictor, Hybrid)
     assert isinstance(shipped, Hybrid)
@@ -202,7 +208,7 @@ def main(
     for name in source or SOURCES:
         tables: dict[str, list[Asked]] = {}
         rows = sampled_rows(data, store, name, models)
-        rows = [row for row in rows if not gpu or row.device.name == find(gpu).name]
+        rows = [row for row in rows if not gpus or row.device.name in gpus]
         for asked in asked_before(predictor, rows, store):
             tables.setdefault(asked.row.table, []).append(asked)
         for table, mine in sorted(tables.items()):
@@ -212,9 +218,13 @@ def main(
             lines.append(line_of(table, found))
             typer.echo(json.dumps(asdict(lines[-1])))
             every += found
-    if every:
-        lines.append(line_of("all", every))
-        typer.echo(json.dumps(asdict(lines[-1])))
+    if not every:
+        raise DataNotFoundError(
+            f"no table that was asked for has {CALIBRATING + FEWEST_TESTED} sampled models",
+            "Raise --models, or name other sources and GPUs.",
+        )
+    lines.append(line_of("all", every))
+    typer.echo(json.dumps(asdict(lines[-1])))
     if out is not None:
         label = label or checkpoint
         kept = json.loads(out.read_text("utf-8")) if out.exists() else []
@@ -226,4 +236,7 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        typer.run(main)
+    except DippmError as error:
+        sys.exit(f"error: {error.message}\n{error.hint}")

@@ -102,7 +102,10 @@ class Row:
 
 
 def mark_law_rows(rows: Sequence[Row]) -> NDArray[np.bool_]:
-    """Return which rows teach what all GPUs share: those of others; our own where there is none."""
+    """Return a mask, shape (len(rows),), of the rows that teach the law that all GPUs share.
+
+    They are those of other people's tables, or our own where there are no others.
+    """
     own = np.array([row.is_own for row in rows], dtype=bool)
     return ~own | own.all()
 

@@ -159,6 +159,46 @@ def test_a_part_of_the_channels_is_copied_for_a_convolution() -> None:
     assert kinds(eager(s, y)) == ["copy", "conv_spatial"]
 
 
+def normed(s: Sketch, x: int) -> int:
+    affine = [s.weight(8), s.weight(8)]
+    return s.call("group_norm", [x, *affine], BATCH, 8, 4, 4, num_groups=2)
+
+
+def test_a_group_norm_is_three_kernels_that_wait_for_each_other() -> None:
+    s = Sketch()
+    kernels = eager(s, normed(s, s.input(BATCH, 8, 4, 4)))
+    assert kinds(kernels) == ["group_norm", "broadcast", "broadcast"]
+    assert [k.sources for k in kernels] == [(), (0,), (1,)]
+    image = 4 * 2 * 8 * 4 * 4
+    assert [k.read_bytes for k in kernels] == [image, 4 * 2 * 8, image]
+    assert [k.write_bytes for k in kernels] == [2 * 4 * 2 * 2, 4 * 2 * 8, image]
+    assert (kernels[0].m, kernels[0].n) == (2 * 2, 8 / 2 * 4 * 4)
+    (fused,) = eager(s, normed(s, s.input(BATCH, 8, 4, 4)), mode="compiled")
+    assert fused.kind == "group_norm"
+
+
+@pytest.mark.parametrize(("side", "turned"), [(3, True), (1, False)])
+def test_norms_take_images_channels_first_and_windows_channels_last(
+    side: int, turned: bool
+) -> None:
+    s = Sketch()
+    y = normed(s, s.input(BATCH, 8, 4, 4))
+    y = s.conv(y, s.weight(8, 8, side, side), BATCH, 8, 4, 4)
+    kernels = eager(s, y, channels_last=True)
+    copies = ["copy"] if turned else []
+    norm = ["copy", "group_norm", "broadcast", "broadcast"]
+    assert kinds(kernels)[:-1] == [*norm, *copies]
+    assert kernels[-1].images_last == turned
+
+
+def test_an_instance_norm_in_half_precision_is_two_kernels() -> None:
+    s = Sketch()
+    y = s.call("instance_norm", [s.input(BATCH, 8, 4, 4)], BATCH, 8, 4, 4)
+    assert kinds(eager(s, y)) == ["group_norm"]
+    assert kinds(eager(s, y, precision="fp16")) == ["group_norm", "broadcast"]
+    assert kinds(eager(s, y, channels_last=True)) == ["copy", "group_norm"]
+
+
 def test_compiled_layers_keep_their_place_between_streams() -> None:
     s = Sketch()
     y = s.conv(s.input(BATCH, 8, 4, 4), s.weight(8, 8, 3, 3), BATCH, 8, 4, 4)

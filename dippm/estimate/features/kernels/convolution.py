@@ -8,9 +8,12 @@ from math import prod
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.casts import lower, weight_cast
 from dippm.estimate.features.kernels.layouts import image_strides, images_last
-from dippm.estimate.features.kernels.products import dense_image, macs, product
+from dippm.estimate.features.kernels.products import copied, dense_image, macs, product
 from dippm.estimate.features.kernels.run import HALF_WIDTH, Run
 from dippm.model.graph.calls import OperatorCall
+from dippm.model.graph.strides import dense_strides_like
+
+IMAGE_RANK = 4
 
 
 def convolution(run: Run, call: OperatorCall) -> None:
@@ -24,6 +27,8 @@ def convolution(run: Run, call: OperatorCall) -> None:
     shape = (float(pixels), channels_out / groups, channels_in / groups * prod(window))
     lower(run, call, source)
     dense_image(run, call, source)
+    if prod(window) > 1 and channels_in > groups:
+        _turn_as_weights(run, call, source)
     work = macs(run, call)
     kind = convolution_class(call.op, window, strides, groups, channels_in)
     if is_depthwise(call.op, groups, channels_in, channels_out):
@@ -45,6 +50,19 @@ def convolution(run: Run, call: OperatorCall) -> None:
         strided=False,
         images_last=images_last(run, source),
     )
+
+
+def _turn_as_weights(run: Run, call: OperatorCall, source: int) -> None:
+    """Copy images that are held channels first, where weights are held channels last.
+
+    Weights of one pixel or of one channel are both, and stay. Generated code needs no copy.
+    """
+    tensor = run.tensor(source)
+    if not run.channels_last or run.compiled or tensor.is_parameter or images_last(run, source):
+        return
+    if len(tensor.shape) == IMAGE_RANK:
+        last = dense_strides_like(tensor.shape, (tensor.size, 1, 3, 2))
+        copied(run, call, source, tensor.size, last)
 
 
 def convolution_class(

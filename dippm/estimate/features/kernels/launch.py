@@ -23,6 +23,7 @@ from dippm.estimate.features.kernels.copies import (
     viewed,
 )
 from dippm.estimate.features.kernels.node_calls import calls_of
+from dippm.estimate.features.kernels.norms import group_norm, instance_norm
 from dippm.estimate.features.kernels.products import copied, macs, matmul, product
 from dippm.estimate.features.kernels.run import Run
 from dippm.estimate.features.kernels.streaming import pass_over_memory
@@ -108,13 +109,15 @@ def recurrent(run: Run, call: OperatorCall) -> None:
         run.make(other, run.product_width)
 
 
-KERNEL_VERSION = "9"
+KERNEL_VERSION = "10"
 
 Rule = Callable[[Run, OperatorCall], None]
 BY_NAME: Mapping[str, Rule] = {
     "cast": cast,
     "identity": identity,
     "matmul": matmul,
+    "group_norm": group_norm,
+    "instance_norm": instance_norm,
     "pad": padded,
     "masked_fill": masked,
     "scatter": scattered,

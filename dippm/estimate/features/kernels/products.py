@@ -167,11 +167,14 @@ def _gathered(run: Run, call: OperatorCall, position: int, batch: tuple[int, ...
         copied(run, call, position, prod(full))
 
 
-def copied(run: Run, call: OperatorCall, position: int, elements: float) -> None:
-    """Launch the copy that makes a tensor dense for a call."""
+def copied(
+    run: Run, call: OperatorCall, position: int, elements: float, strides: Strides | None = None
+) -> None:
+    """Launch the copy that gives a tensor other strides for a call, dense ones if it is None."""
     held = run.state(position)
     width, after = held.width, held.makers
-    length = run.run_length(position, dense_strides(run.tensor(position).shape))
+    wanted = strides or dense_strides(run.tensor(position).shape)
+    length = run.run_length(position, wanted)
     row = run.tensor(position).shape[-1] if run.tensor(position).shape else 1
     kernel = Kernel.stream(call.node, "copy", elements, width)
     kernel = kernel._replace(
@@ -182,9 +185,7 @@ def copied(run: Run, call: OperatorCall, position: int, elements: float) -> None
         n=float(row),
     )
     at = run.emit(kernel, after=after)
-    run.states[position] = replace(
-        held, width=width, strides=dense_strides(run.tensor(position).shape), makers=(at,)
-    )
+    run.states[position] = replace(held, width=width, strides=wanted, makers=(at,))
 
 
 def dense_image(run: Run, call: OperatorCall, position: int) -> None:
@@ -197,9 +198,8 @@ def dense_image(run: Run, call: OperatorCall, position: int) -> None:
         return
     kept = dense_strides_like(tensor.shape, held.strides)
     if kept != held.strides:
-        copied(run, call, position, tensor.size)
-        if is_channels_last(tensor.shape, held.strides):
-            run.states[position] = replace(run.states[position], strides=kept)
+        last = is_channels_last(tensor.shape, held.strides)
+        copied(run, call, position, tensor.size, kept if last else None)
 
 
 def macs(run: Run, call: OperatorCall) -> int:

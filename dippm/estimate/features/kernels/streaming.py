@@ -22,6 +22,8 @@ from dippm.model.graph.strides import dense_strides
 
 WANTS_DENSE = ("layer_norm", "rms_norm", "softmax", "log_softmax", "roll", "cumsum", "l2_normalize")
 KEEPS_IMAGES = ("batch_norm", "max_pool", "avg_pool", "resize", "global_avg_pool", "group_norm")
+IMAGE_NORMS = ("group_norm", "instance_norm")
+"""Kernels of eager PyTorch take these images channels first alone."""
 WANTS_NO_GAPS = ("max_pool", "avg_pool", "resize")
 PROMOTED = ("concat", "multiply_add")
 """What autocast gives arguments of one width."""
@@ -35,7 +37,7 @@ def pass_over_memory(run: Run, call: OperatorCall) -> None:
     source = operands[0] if operands else None
     out = run.tensor(call.outputs[0])
     in_place = call.in_place and is_elementwise(call.op)
-    width = _made_ready(run, call, operands)
+    width = made_ready(run, call, operands)
     if in_place and source is not None and run.tensor(source).shape == out.shape:
         width = run.state(source).width
     floats = [p for p in operands if run.tensor(p).is_float] or operands
@@ -83,7 +85,7 @@ def _writes_unread_indices(run: Run, call: OperatorCall) -> bool:
     return call.op == "max_pool" and len(call.outputs) == 1 and not run.compiled
 
 
-def _made_ready(run: Run, call: OperatorCall, operands: list[int]) -> int:
+def made_ready(run: Run, call: OperatorCall, operands: list[int]) -> int:
     """Cast and copy operands as the call wants them; return the width of its result."""
     width, is_float = run.promoted(call), run.tensor(call.outputs[0]).is_float
     widens = run.widens(call) and is_float
@@ -136,9 +138,9 @@ def class_of(run: Run, call: OperatorCall, operands: list[int]) -> str:
 
 
 def _wants_dense(run: Run, call: OperatorCall, source: int) -> bool:
-    if call.op == "group_norm":
-        return not run.is_dense(source) and not images_last(run, source)
-    return call.op in WANTS_DENSE and not run.is_dense(source)
+    if call.op in IMAGE_NORMS and run.compiled and images_last(run, source):
+        return False
+    return call.op in (*WANTS_DENSE, *IMAGE_NORMS) and not run.is_dense(source)
 
 
 def _result_strides(run: Run, call: OperatorCall, operands: list[int]) -> Strides:

@@ -85,12 +85,12 @@ durations: setup-test
 # Sources that cannot be had stop nothing: fetching names them, and so do the training and the card. FROM is
 # what `dataset.fetch --from` takes.
 retrain: setup-test
-	@test -n "$(VERSION)" || { echo "Name the version: make retrain VERSION=0.12.0" >&2; exit 1; }
+	@test -n "$(VERSION)" || { echo "Name the version: make retrain VERSION=0.13.0" >&2; exit 1; }
 	@echo "On two cores: tables and graphs 10 minutes, 35 fits 100, effects, answers and the checkpoint 45."
 	-$(RUN) dataset.fetch --out $(RETRAIN)/data $(if $(FROM),--from $(FROM))
 	$(RUN) dataset.raw_graphs --data-dir $(RETRAIN)/data --out $(RETRAIN)/graphs
 	$(RUN) training.hybrid.train --data $(RETRAIN)/data --graphs $(RETRAIN)/graphs --work $(RETRAIN) \
-	  --out checkpoints/hybrid-gpu/$(VERSION)
+	  --collected dataset/data/h100 --collected dataset/data/h200 --out checkpoints/hybrid-gpu/$(VERSION)
 
 # Its figures say nothing: ten steps, three laboratories, one GPU.
 retrain-small: setup-test

@@ -173,6 +173,7 @@ def test_a_group_norm_is_three_kernels_that_wait_for_each_other() -> None:
     assert [k.read_bytes for k in kernels] == [image, 4 * 2 * 8, image]
     assert [k.write_bytes for k in kernels] == [2 * 4 * 2 * 2, 4 * 2 * 8, image]
     assert (kernels[0].m, kernels[0].n) == (2 * 2, 8 / 2 * 4 * 4)
+    s = Sketch()
     (fused,) = eager(s, normed(s, s.input(BATCH, 8, 4, 4)), mode="compiled")
     assert fused.kind == "group_norm"
 

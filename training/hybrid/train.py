@@ -60,11 +60,11 @@ from training.provenance import check_is_new, describe_making
 DEFAULT = "hybrid-gpu"
 """Name of the checkpoint whose splits are committed, see `dataset.join.latency_splits`."""
 SEEDS = (0, 1)
-SEEDS_OF = {"S3a": SEEDS}
+SEEDS_OF = {"L": SEEDS, "S3a": SEEDS}
 """Seeds of a split's fits; one unless it says more.
 
-What is learned of a GPU that no row shows depends on the seed far more than all else, so it is
-predicted by as many members as are shipped.
+What is learned of a GPU or of a laboratory that no row shows depends on the seed far more than all
+else, so it is predicted by as many members as are shipped.
 """
 JUDGED_BY = ("L", "S2-10", "S3a")
 """Splits that answer what a user asks: a measured GPU in another laboratory, a kind of model never

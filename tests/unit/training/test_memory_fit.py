@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,26 @@ def test_contexts_alone_teach_their_class() -> None:
     away = 50.0 + 870 - model.context_mb  # as it was counted, by a whole model; bare ones are none
     squares = 2 * without.unknown_sd_mb**2 + away**2
     assert model.unknown_sd_mb == pytest.approx(np.sqrt(squares / 3), rel=0.02)
+
+
+def test_sets_of_ours_do_not_widen_what_is_not_known_of_the_software_of_others() -> None:
+    others = list(rows_of(BASES))
+    ours = [
+        replace(row, software="lazy", part=f"{row.source} 0")
+        for row in rows_of({"ours": 50.0, "ours too": 60.0})
+    ]
+    with_ours = memory.fit_model([*others, *ours])
+    assert with_ours.unknown_sd_mb == pytest.approx(memory.fit_model(others).unknown_sd_mb, rel=0.1)
+    assert with_ours.software is not None
+    assert with_ours.software["lazy"] == pytest.approx(55.0, abs=10)
+    assert memory.fit_model(ours).unknown_sd_mb > 0
+
+
+def test_a_spread_covers_the_worst_of_few_errors_and_all_but_one_in_a_hundred_of_many() -> None:
+    few = np.array([-0.4, *np.zeros(20)])
+    assert memory.log_spread(few) == pytest.approx(0.4 / memory.Z99)
+    many = np.array([-0.4, *np.zeros(200)])
+    assert memory.log_spread(many) == 0
 
 
 def test_a_laboratory_left_out_is_inside_its_interval_and_below_the_bound() -> None:

@@ -46,7 +46,12 @@ def picture(sweep: BatchSweep, palette: Mapping[str, str]) -> str:
 
 def caption(sweep: BatchSweep) -> str:
     """Return a description of the picture."""
-    held = (f"{place.name} to batch {place.largest_batch}" for place in sweep.places)
+    held = (
+        f"{place.name} to batch {place.largest_batch}"
+        if place.largest_batch
+        else f"{place.name} none"
+        for place in sweep.places
+    )
     return f"Memory of {sweep.title} over batch sizes. At 99 %: {', '.join(held)}."
 
 

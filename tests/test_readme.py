@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from scripts import accuracy_table, readme_output
+from scripts.readme_picture import caption
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -90,6 +92,12 @@ def test_the_pictures_are_current():
 
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+def test_a_place_that_holds_no_batch_is_said_so():
+    places = [SimpleNamespace(name="1g.5gb", largest_batch=None)]
+    sweep = SimpleNamespace(title="a model", places=places)
+    assert caption(sweep) == "Memory of a model over batch sizes. At 99 %: 1g.5gb none."
 
 
 def test_the_notebooks_are_numbered_without_a_gap():

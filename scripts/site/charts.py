@@ -373,6 +373,32 @@ def _neighbours() -> Any:
     return throughput_figure(lines)
 
 
+def _networks() -> Any:
+    """Return the errors of D3.5's five networks beside ours after 10 epochs."""
+    import json
+
+    import plotly.graph_objects as go
+
+    from scripts.site.links import ROOT
+    from training.d35.report import D35_TABLE3, NETWORKS
+
+    path = ROOT / "training" / "studies" / "results" / "d35.json"
+    found = json.loads(path.read_text(encoding="utf-8"))["results"]
+    ours = {gnn: found[key] for gnn in NETWORKS if (key := f"table3/S0/0/{gnn}") in found}
+    errors = {
+        "D3.5, its measured labels": [D35_TABLE3[gnn][2] for gnn in ours],
+        "ours, predicted labels": [run["test"]["mape"] for run in ours.values()],
+    }
+    names = [NETWORKS[gnn] for gnn in ours]
+    figure = go.Figure(
+        [
+            go.Bar(y=names, x=[100 * e for e in part], name=name, orientation="h", marker_color=c)
+            for (name, part), c in zip(errors.items(), (OTHER, MARK), strict=True)
+        ]
+    )
+    return _laid_out(figure, xaxis_title="MAPE of the test part, %")
+
+
 CHARTS: Mapping[str, Callable[[], Any]] = {
     "pipeline": _pipeline,
     "sweep": _sweep,
@@ -388,5 +414,6 @@ CHARTS: Mapping[str, Callable[[], Any]] = {
     "costs": _costs,
     "budgets": _budgets,
     "neighbours": _neighbours,
+    "networks": _networks,
 }
 """Function that draws each chart, by name."""

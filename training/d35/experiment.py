@@ -130,12 +130,13 @@ def jobs_of(document: Mapping[str, Any], epochs: int | None = None) -> Iterator[
 
 
 def run(job: Job, examples: Examples, runs: Path) -> dict[str, Any]:
-    """Train a job, or finish it; return learning rate, epochs, speed, and errors by part."""
+    """Train a job, or finish it; return learning rate, epochs, speed, curve, errors by part."""
     split, fold = fold_of(job, examples)
     folder = runs / job.key
     parts = {"training": split.train(fold), "validation": fold.validation, "test": fold.test}
+    ranged = {}
     if job.training.learning_rate == "finder":
-        keep_range_test(job, examples, parts["training"], folder)
+        ranged["range_test"] = range_test(job, examples, parts["training"], folder)
     before = _epochs_done(folder)
     start = time.monotonic()
     done = train_fold(examples, split, fold, job.network, job.training, folder=folder)
@@ -151,6 +152,8 @@ def run(job: Job, examples: Examples, runs: Path) -> dict[str, Any]:
         "batch_size": job.training.batch_size,
         "parameters": sum(p.numel() for p in done.network.parameters()),
         "graphs_per_s": round(seen / seconds, 1) if seen else None,
+        "validation_curve": [round(row["validation_mape"], 5) for row in done.log],
+        **ranged,
         **{part: _errors(done, examples, ids) for part, ids in parts.items() if ids},
     }
 
@@ -177,11 +180,12 @@ def trained(job: Job, examples: Examples, runs: Path) -> Training | None:
     return Training(network.eval(), 0.0, _epochs_done(runs / job.key), ())
 
 
-def keep_range_test(job: Job, examples: Examples, rows: Sequence[str], folder: Path) -> None:
-    """Write the rates and losses of the range test, once."""
+def range_test(job: Job, examples: Examples, rows: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Return the rates and losses of the range test, which is done once and kept."""
     path = folder / "range_test.json"
     if path.is_file():
-        return
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return kept
     part = examples.part(rows)
     torch.manual_seed(job.training.seed)
     network = Pmgns(job.network)
@@ -190,7 +194,13 @@ def keep_range_test(job: Job, examples: Examples, rows: Sequence[str], folder: P
     network.fit_scales(collate(part[0]), part[1])
     found = find_rate(network, part, job.training)
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
+    tried = {
+        "rates": [float(f"{rate:.4g}") for rate in found.rates],
+        "losses": [float(f"{loss:.4g}") for loss in found.losses],
+        "suggestion": found.suggestion,
+    }
+    path.write_text(json.dumps(tried) + "\n", encoding="utf-8")
+    return tried
 
 
 def started(runs: Path, examples: Examples, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,8 +118,10 @@ def test_jobs_run_and_results_say_what_is_imitated(
     assert first["test"]["mape"] > 0
     assert first["test"]["energy_j"]["mape"] > 0
     assert "test" not in document["results"]["finder/all/0/mlp"]
-    losses = json.loads((tmp_path / "finder/all/0/mlp/range_test.json").read_text())["losses"]
-    assert len(losses) > 10
+    assert len(first["validation_curve"]) == 2
+    tried = document["results"]["finder/all/0/mlp"]["range_test"]
+    assert len(tried["losses"]) == len(tried["rates"]) > 10
+    assert tried == json.loads((tmp_path / "finder/all/0/mlp/range_test.json").read_text())
     assert started(tmp_path, examples, about)["results"] == document["results"]
     assert PROVENANCE in (tmp_path / "results.md").read_text()
     resumed = run(jobs[0], examples, tmp_path)

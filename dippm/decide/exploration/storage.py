@@ -78,13 +78,21 @@ def _met_another(error: Exception) -> bool:
 def _write_ahead(engine: Any) -> None:
     """Turn SQLite's write-ahead log on: a design is a dozen transactions, each a wait for the disk.
 
-    Stored outcomes survive a kill of this process; a power cut may lose the last designs.
+    Stored outcomes survive a kill of this process; a power cut may lose the last designs. The mode
+    stays with the file, and SQLite does not wait to change it: of searches that start together one
+    changes it, and the others go on without.
     """
+    from sqlite3 import OperationalError
+
     from sqlalchemy import event
 
     @event.listens_for(engine, "connect")
     def _(connection: Any, _: Any) -> None:
-        connection.execute("PRAGMA journal_mode = WAL")
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except OperationalError as error:
+            if "locked" not in str(error):
+                raise
         connection.execute("PRAGMA synchronous = NORMAL")
 
     engine.dispose()  # closes connections from before the setting

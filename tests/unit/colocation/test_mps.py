@@ -88,8 +88,8 @@ def test_a_server_of_someone_else_is_not_touched(machine):
 
     subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, check=True, timeout=60)
     ask(f"start_server -uid {os.getuid()}")
+    until(lambda: len(machine.mps(theirs)) == 2, "their server")
     before = sorted(machine.mps(theirs))
-    assert len(before) == 2
     assert "seats=2" in machine.run(SHOW.format(given=TWO), **own).stdout
     process = machine.seated(TWO, **own)
     process.kill()

@@ -263,11 +263,12 @@ def test_cpu_is_that_of_the_runs_tree_alone(tmp_path):
     """T2: radT adds up every process of the machine that is named python."""
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        commands.run(
-            tmp_path / "spool",
-            *(sys.executable, "-c", "import time; time.sleep(1.2)"),
-            given={"metrics": ["tree", "host", "cores"]},
-        )
+        spool = tmp_path / "spool"
+        metrics = {"metrics": ["tree", "host", "cores"]}
+        process = commands.start(spool, "sh", "-c", "read x", stdin=-1, given=metrics)
+        file = commands.folder(spool) / "samples-1.dippm"
+        commands.until(lambda: commands.ticks(file) > 30, "three seconds of samples")
+        process.communicate(b"\n")
     finally:
         busy.kill()
         busy.wait()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, log
 
 import numpy as np
 
@@ -98,7 +98,13 @@ class OrderedTimes:
         for one in (c, *siblings):
             self._collect(one, asked)
         self._evaluate(asked)
-        return self._limited(c, self._ordered_at(c), siblings)
+        found = self._limited(c, self._ordered_at(c), siblings)
+        if found.limited is None:
+            return found
+        # the limit is estimated for each format alone: the order of formats holds under it, too
+        for slower in self._bounds[self._point(c)].slower:
+            found = _at_most(found, self._in_its_mode(slower).device_ms)
+        return found
 
     def _limited(
         self, c: Conditions, found: KernelTimes, siblings: Sequence[Conditions]
@@ -223,6 +229,15 @@ class OrderedTimes:
 
 def _in_eager(c: Conditions) -> Conditions:
     return c.replace(mode="eager")
+
+
+def _at_most(found: KernelTimes, most_ms: float) -> KernelTimes:
+    """Return times that a power limit slows down no further than to a total."""
+    if found.limited is None or found.device_ms <= most_ms:
+        return found
+    gain = log(found.device_ms / most_ms)
+    limited = replace(found.limited, log_slowdown=max(0.0, found.limited.log_slowdown - gain))
+    return replace(_of(found, found.kernel_ms * exp(-gain)), limited=limited)
 
 
 def _of(found: KernelTimes, times: Floats) -> KernelTimes:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import compress
@@ -34,7 +33,7 @@ import typer
 from dataset.join.latency_splits import HASHES, SPLITS, hashes_of
 from dataset.join.splits import Split
 from dataset.measured.location import DataNotFoundError
-from dippm.errors import DippmError
+from dippm.cli.output import errors_reported
 from training.evaluation.held_out import write_held_out
 from training.evaluation.report import PAGE, write_page
 from training.hybrid.fit.checkpoint_law import checkpoint_laws
@@ -261,7 +260,4 @@ def choose_weight(runner: Runner, tasks: Sequence[Task]) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except DippmError as error:
-        sys.exit(f"error: {error.message}\n{error.hint}")
+    typer.run(errors_reported(as_json=False)(main))

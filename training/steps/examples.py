@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import Progress
 
 from dataset.join.grouping import architecture_id
 from dippm.devices import find
@@ -30,6 +29,7 @@ from dippm.estimate.features.kernel_graph import KernelGraph
 from dippm.estimate.features.kernel_table import SETTINGS, KernelTable
 from dippm.estimate.models.gpu_effects import arithmetic_share, effect_column
 from dippm.model.graph.model_graph import ModelGraph
+from training.forked import map_forked
 from training.hybrid.rows.example_cache import VERSION
 from training.steps.rows import StepRow, known
 
@@ -37,8 +37,6 @@ FOLDER = f"steps-{VERSION}"
 CHUNK = 60
 _LAUNCHES = SETTINGS.index("launches")
 _FORWARD, _UPDATE = PARTS.index("forward"), PARTS.index("optimizer")
-_SHARED: dict[str, Any] = {}
-"""For forked workers: graphs are made by closures, which do not pickle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +171,10 @@ def load_steps(
         folder.mkdir(parents=True, exist_ok=True)
         wanted, graph = rows()
         ordered = sorted(wanted, key=lambda step: (step.graph, step.row_id))
-        _SHARED.update(rows=ordered, graph=graph, folder=folder)
         starts = [s for s in range(0, len(ordered), CHUNK) if not _part(folder, s).exists()]
-        with Progress() as progress, get_context("fork").Pool(processes) as pool:
-            task = progress.add_task("kernels of measured steps", total=len(starts))
-            for _ in pool.imap_unordered(_chunk, starts):
-                progress.advance(task)
+        chunk, what = partial(_chunk, ordered, graph, folder), "kernels of measured steps"
+        for _ in map_forked(chunk, starts, what=what, processes=processes):
+            pass
         (folder / "done").touch()
     return _joined([_read(path) for path in sorted(folder.glob("*.npz"))])
 
@@ -205,16 +201,18 @@ def _part(folder: Path, start: int) -> Path:
     return folder / f"{start:06d}.npz"
 
 
-def _chunk(start: int) -> int:
-    kept, arrays = build_steps(_SHARED["rows"][start : start + CHUNK], _SHARED["graph"])
-    path = _part(_SHARED["folder"], start)
+def _chunk(
+    rows: Sequence[StepRow], graph: Callable[[str], ModelGraph], folder: Path, start: int
+) -> None:
+    """Write the part of the examples that begins with a row."""
+    kept, arrays = build_steps(rows[start : start + CHUNK], graph)
+    path = _part(folder, start)
     document = json.dumps([_document(step) for step in kept])
     written: dict[str, Any] = {"rows": np.array(document), **arrays}
     unfinished = path.with_suffix(".part")
     with unfinished.open("wb") as file:
         np.savez(file, **written)
     unfinished.replace(path)
-    return start
 
 
 def _document(step: StepRow) -> dict[str, Any]:

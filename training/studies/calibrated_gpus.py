@@ -14,7 +14,6 @@ the laboratory or, with --gpu, the GPU out predicts instead
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import expm1, log
@@ -32,8 +31,8 @@ from dataset.join.graph_store import GraphStore
 from dataset.measured import gpt
 from dataset.measured.location import DataNotFoundError
 from dataset.measured.sources import read
+from dippm.cli.output import errors_reported
 from dippm.devices import Device, find
-from dippm.errors import DippmError
 from dippm.estimate.conditions import PRECISIONS, Conditions
 from dippm.estimate.models.calibration import MeasuredRow, calibrate
 from dippm.estimate.models.hybrid import Hybrid
@@ -236,7 +235,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except DippmError as error:
-        sys.exit(f"error: {error.message}\n{error.hint}")
+    typer.run(errors_reported(as_json=False)(main))

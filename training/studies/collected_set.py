@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import dippm
-from dippm.errors import DippmError
+from dippm.cli.output import errors_reported
 from dippm.estimate.prediction import Prediction
 from dippm.measure.collected.joined import read_joined
 from dippm.measure.collected.kernels import Kernels, read_kernels
@@ -217,7 +217,4 @@ def _print_operators(found: Sequence[OperatorLine]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except DippmError as error:
-        raise SystemExit(f"error: {error}") from error
+    typer.run(errors_reported(as_json=False)(main))

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from rich.progress import Progress
 from torch import Tensor
 
 from dataset.join.latency_splits import TRAINING_ONLY
@@ -29,6 +28,7 @@ from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.models.monotonic_bounds import FORMATS
 from dippm.estimate.models.power import PowerModel
 from dippm.model.graph.model_graph import GRAPH_VERSION
+from training.forked import map_forked
 from training.hybrid.fit.batches import Batches, Indices
 from training.hybrid.fit.effects import (
     LEVELS,
@@ -52,8 +52,6 @@ OFTEN_MODELS, OFTEN_OPERATORS = 30, 300
 """From so many rows of either on, a GPU is not held between its neighbours, nor slowed by what its
 power limit is thought to do: its effects have both, pooled with what other GPUs say."""
 CHUNK = 256
-_SHARED: dict[str, Any] = {}
-"""What forked processes read: examples are too large to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +112,18 @@ def _without_effects(
     """Return the law of each ensemble as its GPUs share it, worked out in a process per core."""
     if len(ensembles) == 1:
         return [_shared_law(runner, ensembles[0], weight)]
-    _SHARED.update(runner=runner, weight=weight)
+    work = partial(_in_process, runner, weight)
     found = []
-    with Progress() as progress, get_context("fork").Pool() as pool:
-        bar = progress.add_task("laws of folds", total=len(ensembles))
-        for law in pool.imap(_in_process, ensembles):
-            tensors = {name: torch.from_numpy(array) for name, array in law.tensors.items()}
-            found.append(replace(law, tensors=tensors))
-            progress.advance(bar)
-    _SHARED.clear()
+    for law in map_forked(work, ensembles, what="laws of folds"):
+        tensors = {name: torch.from_numpy(array) for name, array in law.tensors.items()}
+        found.append(replace(law, tensors=tensors))
     return found
 
 
-def _in_process(members: Sequence[Task]) -> CheckpointLaw:
+def _in_process(runner: Runner, weight: float, members: Sequence[Task]) -> CheckpointLaw:
     """Return the law of an ensemble with NumPy's arrays, which processes exchange whole."""
     torch.set_num_threads(1)
-    law = _shared_law(_SHARED["runner"], members, _SHARED["weight"])
+    law = _shared_law(runner, members, weight)
     arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in law.tensors.items()}
     return replace(law, tensors=arrays)
 

@@ -8,13 +8,11 @@ teach all.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +20,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from rich.progress import Progress
 
 from dataset.join.latency_splits import TRAINING_ONLY, gpu_group, latency_splits
 from dataset.join.splits import Fold, Split, file_name
 from dippm.estimate.models.host import OVERLAP_POWER
 from dippm.estimate.models.novelty import MeasuredModels
 from training.evaluation.held_out import HeldOut
+from training.forked import map_forked
 from training.hybrid.fit.batches import Batches, Indices
 from training.hybrid.fit.effects import chip_of
 from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mean
@@ -212,18 +210,12 @@ class Runner:
             for task in each.values()
             if not (self._path(task).exists() and self._residuals_path(task).exists())
         ]
-        _SHARED.update(runner=self)
-        with contextlib.ExitStack() as stack:
-            progress = stack.enter_context(Progress())
-            bar = progress.add_task("fits", total=len(todo))
-            if processes == 1:
-                stack.callback(torch.set_num_threads, torch.get_num_threads())
-                names: Iterable[str] = map(_fit, todo)
-            else:
-                pool = stack.enter_context(get_context("fork").Pool(processes))
-                names = pool.imap_unordered(_fit, todo)
-            for name in names:
-                progress.update(bar, advance=1, description=f"fits (last: {name})")
+        threads = torch.get_num_threads()
+        try:
+            for _ in map_forked(self.fit, todo, what="fits", processes=processes):
+                pass
+        finally:
+            torch.set_num_threads(threads)
 
     def fit(self, task: Task) -> None:
         """Fit every learner and keep weights, held-out predictions and residuals."""
@@ -414,15 +406,6 @@ class Runner:
 
     def _residuals_path(self, task: Task) -> Path:
         return self.folder / f"{task.fit_name}.residuals.npz"
-
-
-_SHARED: dict[str, Any] = {}
-"""The runner for forked processes: examples are too large to send."""
-
-
-def _fit(task: Task) -> str:
-    _SHARED["runner"].fit(task)
-    return task.name
 
 
 def keep_arrays(path: Path, **arrays: Any) -> None:

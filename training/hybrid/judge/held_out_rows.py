@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import get_context
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from rich.progress import Progress
 
 from dippm.estimate.models.hybrid import HOST_DECIDES
 from training.evaluation.held_out import BASELINE, LEVELS, HeldOut, half_width
+from training.forked import map_forked
 from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.folds import Runner, Task
 from training.hybrid.fit.mixture import Mixture
@@ -26,8 +25,68 @@ from training.hybrid.judge.report_strata import Stratum, strata_of
 from training.hybrid.rows.examples import Row
 
 FEWEST_TO_FIT = 10
-_SHARED: dict[str, Any] = {}
-"""What forked processes read: examples are too large to send."""
+Asked = tuple[Task, Indices]
+"""A task, and the positions of the rows that it is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the rows of every task are described with.
+
+    Attributes:
+        runner: runner with finished fits.
+        mixture: mixture of the learners.
+        inputs: inputs of the baselines, of all rows.
+        tables: table of each row, see `table_of`, (R,).
+        alike: what rows have in common that stand in for those of a table, (R,).
+    """
+
+    runner: Runner
+    mixture: Mixture
+    inputs: Inputs
+    tables: NDArray[np.str_]
+    alike: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, runner: Runner, mixture: Mixture) -> _Given:
+        rows = runner.examples.rows
+        return cls(
+            runner,
+            mixture,
+            Inputs.of(runner.examples, np.arange(len(rows))),
+            np.array([table_of(row) for row in rows]),
+            np.array([_alike(row) for row in rows]),
+        )
+
+    def answers(self, asked: Asked) -> tuple[HeldOutTimes, dict[str, NDArray[np.float64]]]:
+        """Return times and baselines of the rows of a task."""
+        torch.set_num_threads(1)
+        return held_out_times(self.runner, *asked, self.mixture), self._baselines(*asked)
+
+    def _baselines(self, task: Task, tested: Indices) -> dict[str, NDArray[np.float64]]:
+        """Return answers in ms by column, fitted on the table of each row; NaN without any.
+
+        Of a GPU that is held out nothing trains: the same kind of rows on other GPUs have to do.
+        What has to be fitted is fitted to whole models only.
+        """
+        examples = self.runner.examples
+        latency = np.exp(examples.log_latency.astype(np.float64))
+        found = {f"{BASELINE}{name}": np.full(len(tested), np.nan) for name in NAMES}
+        roofline = self.inputs.predict(ROOFLINE, latency, task.train, tested)
+        found[f"{BASELINE}{ROOFLINE}"] = roofline
+        for table in np.unique(self.tables[tested]):
+            places = np.flatnonzero(self.tables[tested] == table)
+            test = tested[places]
+            if not examples.rows[test[0]].is_model:
+                continue
+            train: Indices = task.train[self.tables[task.train] == table]
+            if not len(train):
+                train = task.train[self.alike[task.train] == self.alike[test[0]]]
+            if len(train) >= FEWEST_TO_FIT:
+                for name in set(NAMES) - {ROOFLINE}:
+                    answers = self.inputs.predict(name, latency, train, test)
+                    found[f"{BASELINE}{name}"][places] = answers
+        return found
 
 
 def held_out_rows(
@@ -51,10 +110,12 @@ def held_out_rows(
         for name, held in held_out_sets.items()
         for task in first[name]
     ]
-    found = _in_processes(runner, answered, mixture)
+    given = _Given.of(runner, mixture)
+    asked = [(task, held.rows["position"].to_numpy()) for task, held in answered]
+    found = map_forked(given.answers, asked, what="where time goes, and baselines")
     parts = []
     for (_, held), (times, baselines) in zip(answered, found, strict=True):
-        part = _described(runner, held, times)
+        part = _described(given, held, times)
         parts.append(part.assign(**_half_widths(runner, held, law_rows), **baselines))
     return pd.concat(parts, ignore_index=True)
 
@@ -80,68 +141,18 @@ def _first_seeds(tasks: Sequence[Task]) -> list[Task]:
     return list({task.fold: task for task in reversed(tasks)}.values())[::-1]
 
 
-def _in_processes(
-    runner: Runner, answered: Sequence[tuple[Task, HeldOut]], mixture: Mixture
-) -> Iterator[tuple[HeldOutTimes, dict[str, NDArray[np.float64]]]]:
-    """Yield times and baselines of the rows of each task, one process per core."""
-    everything = np.arange(len(runner.examples.rows))
-    inputs = Inputs.of(runner.examples, everything)
-    tables = np.array([table_of(row) for row in runner.examples.rows])
-    alike = np.array([_alike(row) for row in runner.examples.rows])
-    _SHARED.update(runner=runner, mixture=mixture, inputs=inputs, tables=tables, alike=alike)
-    with Progress() as progress, get_context("fork").Pool() as pool:
-        asked = [(task, held.rows["position"].to_numpy()) for task, held in answered]
-        bar = progress.add_task("where time goes, and baselines", total=len(asked))
-        for found in pool.imap(_of_task, asked):
-            progress.advance(bar)
-            yield found
-
-
-def _of_task(
-    asked: tuple[Task, Indices],
-) -> tuple[HeldOutTimes, dict[str, NDArray[np.float64]]]:
-    torch.set_num_threads(1)
-    times = held_out_times(_SHARED["runner"], *asked, _SHARED["mixture"])
-    return times, _baselines(*asked)
-
-
-def _baselines(task: Task, tested: Indices) -> dict[str, NDArray[np.float64]]:
-    """Return answers in ms by column, fitted on the table of each row; NaN where there are none.
-
-    Of a GPU that is held out nothing trains: the same kind of rows on other GPUs have to do. What
-    has to be fitted is fitted to whole models only.
-    """
-    examples, inputs = _SHARED["runner"].examples, _SHARED["inputs"]
-    tables, alike = _SHARED["tables"], _SHARED["alike"]
-    latency = np.exp(examples.log_latency.astype(np.float64))
-    found = {f"{BASELINE}{name}": np.full(len(tested), np.nan) for name in NAMES}
-    found[f"{BASELINE}{ROOFLINE}"] = inputs.predict(ROOFLINE, latency, task.train, tested)
-    for table in np.unique(tables[tested]):
-        places = np.flatnonzero(tables[tested] == table)
-        test = tested[places]
-        if not examples.rows[test[0]].is_model:
-            continue
-        train: Indices = task.train[tables[task.train] == table]
-        if not len(train):
-            train = task.train[alike[task.train] == alike[test[0]]]
-        if len(train) >= FEWEST_TO_FIT:
-            for name in set(NAMES) - {ROOFLINE}:
-                found[f"{BASELINE}{name}"][places] = inputs.predict(name, latency, train, test)
-    return found
-
-
 def _alike(row: Row) -> str:
     return f"{row.source} {row.kind} {row.mode} {row.precision} {row.channels_last}"
 
 
-def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFrame:
-    rows = held.rows
+def _described(given: _Given, held: HeldOut, times: HeldOutTimes) -> pd.DataFrame:
+    rows, runner = held.rows, given.runner
     known = [runner.examples.rows[i] for i in rows["position"]]
     strata = strata_of(runner.examples.rows)
     predicted_ms, host_share = rows["predicted latency_ms"], rows["host_share"]
     host = (host_share * predicted_ms).to_numpy() > times.device_ms
     bound = np.where(times.compute_share > 0.5, "compute", "memory")
-    gflop = np.expm1(_SHARED["inputs"].totals[rows["position"], 0]) / 1e9
+    gflop = np.expm1(given.inputs.totals[rows["position"], 0]) / 1e9
     return pd.DataFrame(
         {
             "split": held.split,

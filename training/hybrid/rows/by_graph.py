@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
-from multiprocessing import get_context
-from typing import Any, TypeVar
-
-from rich.progress import Progress
+from typing import TypeVar
 
 from dippm.model.graph.model_graph import ModelGraph
+from training.forked import map_forked
 from training.hybrid.rows.examples import GraphLookup, Row
 
 T = TypeVar("T")
 AT_ONCE = 64
 """Rows that a process is sent at once, more where one graph has more."""
-_SHARED: dict[str, Any] = {}
-"""What forked processes read: graphs are made by closures, which do not pickle."""
 
 
 def over_graphs(
@@ -36,14 +33,10 @@ def over_graphs(
     """
     order = sorted(range(len(rows)), key=lambda i: rows[i].graph)
     parts = list(_parts(order, rows))
-    _SHARED.update(work=work, rows=rows, graph=graph)
+    of_part = partial(_of_part, work, rows, graph)
     found: dict[int, T] = {}
-    with Progress() as progress, get_context("fork").Pool() as pool:
-        bar = progress.add_task(what, total=len(rows))
-        for part, results in pool.imap(_of_part, parts):
-            found.update(zip(part, results, strict=True))
-            progress.advance(bar, len(part))
-    _SHARED.clear()
+    for part, results in zip(parts, map_forked(of_part, parts, what=what, size=len), strict=True):
+        found.update(zip(part, results, strict=True))
     return [found[i] for i in range(len(rows))]
 
 
@@ -59,9 +52,13 @@ def _parts(order: Sequence[int], rows: Sequence[Row]) -> Iterator[list[int]]:
         yield part
 
 
-def _of_part(part: list[int]) -> tuple[list[int], list[Any]]:
-    work, rows, graph = _SHARED["work"], _SHARED["rows"], _SHARED["graph"]
-    found: list[Any] = []
+def _of_part(
+    work: Callable[[ModelGraph, Sequence[Row]], Sequence[T]],
+    rows: Sequence[Row],
+    graph: GraphLookup,
+    part: list[int],
+) -> list[T]:
+    found: list[T] = []
     for key, places in groupby(part, key=lambda i: rows[i].graph):
         found += work(graph(key), [rows[i] for i in places])
-    return part, found
+    return found

@@ -7,17 +7,16 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from rich.progress import Progress
 
 from dippm.devices import find
 from dippm.estimate.features.kernel_features import KERNEL_FEATURE_VERSION
 from dippm.estimate.features.kernels import KERNEL_VERSION
 from dippm.model.graph.model_graph import GRAPH_VERSION
+from training.forked import map_forked
 from training.hybrid.rows.examples import Examples, GraphLookup, Row, build_examples, join_examples
 
 VERSION = f"{GRAPH_VERSION}-{KERNEL_VERSION}-{KERNEL_FEATURE_VERSION}"
@@ -25,8 +24,6 @@ VERSION = f"{GRAPH_VERSION}-{KERNEL_VERSION}-{KERNEL_FEATURE_VERSION}"
 ROWS, ARRAYS = "rows.json", "arrays.npz"
 CHUNK = 200
 _NAMES = tuple(field.name for field in fields(Examples) if field.name != "rows")
-_SHARED: dict[str, Any] = {}
-"""Rows and graphs for the forked workers: graphs are made by closures, which do not pickle."""
 
 
 def cached(folder: Path, rows: Callable[[], tuple[Sequence[Row], GraphLookup]]) -> Examples:
@@ -63,25 +60,19 @@ def expanded(rows: Sequence[Row], graph: GraphLookup, parts: Path | None = None)
         return build_examples(ordered, graph)
     if parts:
         parts.mkdir(parents=True, exist_ok=True)
-    _SHARED.update(rows=ordered, graph=graph, parts=parts)
+    chunk = partial(_chunk, ordered, graph, parts)
     starts = range(0, len(ordered), CHUNK)
-    with Progress() as progress, get_context("fork").Pool() as pool:
-        task = progress.add_task("kernels of measured rows", total=len(starts))
-        found = []
-        for part in pool.imap(_chunk, starts):
-            found.append(part)
-            progress.advance(task)
-    return join_examples(found)
+    return join_examples(list(map_forked(chunk, starts, what="kernels of measured rows")))
 
 
-def _chunk(start: int) -> Examples:
-    rows, parts = _SHARED["rows"][start : start + CHUNK], _SHARED["parts"]
+def _chunk(ordered: Sequence[Row], graph: GraphLookup, parts: Path | None, start: int) -> Examples:
+    rows = ordered[start : start + CHUNK]
     if parts is None:
-        return build_examples(rows, _SHARED["graph"])
+        return build_examples(rows, graph)
     names = hashlib.sha256("\n".join(row.row_id for row in rows).encode()).hexdigest()[:12]
     folder = parts / f"{start}-{names}"
     if not (folder / ARRAYS).exists():
-        _save(folder, build_examples(rows, _SHARED["graph"]))
+        _save(folder, build_examples(rows, graph))
     return _read(folder)
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from rich.progress import Progress
 
 from dataset.join.graph_store import GraphStore
 from dataset.join.grouping import architecture_id, family_of
@@ -26,6 +24,7 @@ from dataset.measured.sources import read_if_there
 from dippm.devices import find
 from dippm.estimate.conditions import PRECISIONS, Timer
 from dippm.model.graph.model_graph import GRAPH_VERSION, ModelGraph
+from training.forked import map_forked
 from training.hybrid.rows.example_cache import cached, digest_of
 from training.hybrid.rows.examples import Examples, GraphLookup, Row
 
@@ -95,14 +94,12 @@ class _Graphs:
         stamps = {model: path_of(model, folder).stat() for model in known}
         stated = {m: [stamp.st_size, stamp.st_mtime_ns] for m, stamp in stamps.items()}
         todo = [model for model in known if kept.get(model, [None])[0] != stated[model]]
-        with Progress() as progress, get_context("fork").Pool() as pool:
-            bar = progress.add_task("architectures of models", total=len(todo))
-            of_one = partial(_architecture_of, store=folder)
-            for model, *found in pool.imap_unordered(of_one, todo, chunksize=8):
-                kept[model] = [stated[model], *found]
-                progress.advance(bar)
-                if progress.tasks[bar].completed % KEPT_EACH == 0:
-                    _write(path, kept)
+        of_one = partial(_architecture_of, store=folder)
+        found = map_forked(of_one, todo, what="architectures of models")
+        for done, (model, *parts) in enumerate(found, 1):
+            kept[model] = [stated[model], *parts]
+            if done % KEPT_EACH == 0:
+                _write(path, kept)
         if todo:
             _write(path, kept)
         records = [(model, kept[model][1], _family(model), kept[model][2]) for model in known]

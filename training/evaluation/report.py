@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from dippm.cli.output import errors_reported
 from dippm.errors import DippmError
 from dippm.estimate.pretrained.store import read_metrics
 from dippm.show.report.files import write_text
@@ -203,11 +204,8 @@ def main(
     out: Annotated[Path | None, typer.Option(help="page to write; WORK/held_out.html")] = None,
 ) -> None:
     """Write the page of held-out errors."""
-    try:
+    with errors_reported(as_json=False):
         written = write_page(out or work / PAGE, read_held_out(work), checkpoint=checkpoint)
-    except DippmError as error:
-        typer.echo(f"error: {error.message}\n{error.hint}", err=True)
-        raise typer.Exit(1) from error
     typer.echo(f"wrote {written}")
 
 

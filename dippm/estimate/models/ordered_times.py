@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
+from math import exp, inf, log
 
 import numpy as np
 
@@ -102,9 +102,9 @@ class OrderedTimes:
         if found.limited is None:
             return found
         # the limit is estimated for each format alone: the order of formats holds under it, too
-        for slower in self._bounds[self._point(c)].slower:
-            found = _at_most(found, self._in_its_mode(slower).device_ms)
-        return found
+        slower = self._bounds[self._point(c)].slower
+        most_ms = min((self._in_its_mode(one).device_ms for one in slower), default=inf)
+        return found if found.device_ms <= most_ms else _less_limited(found, most_ms)
 
     def _limited(
         self, c: Conditions, found: KernelTimes, siblings: Sequence[Conditions]
@@ -231,13 +231,13 @@ def _in_eager(c: Conditions) -> Conditions:
     return c.replace(mode="eager")
 
 
-def _at_most(found: KernelTimes, most_ms: float) -> KernelTimes:
-    """Return times that a power limit slows down no further than to a total."""
-    if found.limited is None or found.device_ms <= most_ms:
-        return found
-    gain = log(found.device_ms / most_ms)
-    limited = replace(found.limited, log_slowdown=max(0.0, found.limited.log_slowdown - gain))
-    return replace(_of(found, found.kernel_ms * exp(-gain)), limited=limited)
+def _less_limited(found: KernelTimes, device_ms: float) -> KernelTimes:
+    """Return times that a power limit slows down less, so that they sum to a lower total."""
+    ratio = device_ms / found.device_ms
+    limited = found.limited
+    if limited is not None:
+        limited = replace(limited, log_slowdown=max(0.0, limited.log_slowdown + log(ratio)))
+    return replace(_of(found, ratio * found.kernel_ms), limited=limited)
 
 
 def _of(found: KernelTimes, times: Floats) -> KernelTimes:

@@ -25,20 +25,20 @@ from training.hybrid.judge.report_strata import Stratum, strata_of
 from training.hybrid.rows.examples import Row
 
 FEWEST_TO_FIT = 10
-Asked = tuple[Task, Indices]
-"""A task, and the positions of the rows that it is asked for."""
+AskedRows = tuple[Task, Indices]
+"""A task, and the positions of the rows that its fold is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """What the rows of every task are described with.
+class _SharedInputs:
+    """Inputs that the tasks of all splits share.
 
     Attributes:
         runner: runner with finished fits.
         mixture: mixture of the learners.
         inputs: inputs of the baselines, of all rows.
-        tables: table of each row, see `table_of`, (R,).
-        alike: what rows have in common that stand in for those of a table, (R,).
+        tables: name of the table of each row, see `table_of`, shape (R,).
+        alike: name of the rows that stand in for a table that did not train, shape (R,).
     """
 
     runner: Runner
@@ -48,7 +48,7 @@ class _Given:
     alike: NDArray[np.str_]
 
     @classmethod
-    def of(cls, runner: Runner, mixture: Mixture) -> _Given:
+    def of(cls, runner: Runner, mixture: Mixture) -> _SharedInputs:
         rows = runner.examples.rows
         return cls(
             runner,
@@ -58,7 +58,7 @@ class _Given:
             np.array([_alike(row) for row in rows]),
         )
 
-    def answers(self, asked: Asked) -> tuple[HeldOutTimes, dict[str, NDArray[np.float64]]]:
+    def answers(self, asked: AskedRows) -> tuple[HeldOutTimes, dict[str, NDArray[np.float64]]]:
         """Return times and baselines of the rows of a task."""
         torch.set_num_threads(1)
         return held_out_times(self.runner, *asked, self.mixture), self._baselines(*asked)
@@ -110,12 +110,12 @@ def held_out_rows(
         for name, held in held_out_sets.items()
         for task in first[name]
     ]
-    given = _Given.of(runner, mixture)
+    shared = _SharedInputs.of(runner, mixture)
     asked = [(task, held.rows["position"].to_numpy()) for task, held in answered]
-    found = map_forked(given.answers, asked, what="where time goes, and baselines")
+    found = map_forked(shared.answers, asked, what="where time goes, and baselines")
     parts = []
     for (_, held), (times, baselines) in zip(answered, found, strict=True):
-        part = _described(given, held, times)
+        part = _described(shared, held, times)
         parts.append(part.assign(**_half_widths(runner, held, law_rows), **baselines))
     return pd.concat(parts, ignore_index=True)
 
@@ -145,14 +145,14 @@ def _alike(row: Row) -> str:
     return f"{row.source} {row.kind} {row.mode} {row.precision} {row.channels_last}"
 
 
-def _described(given: _Given, held: HeldOut, times: HeldOutTimes) -> pd.DataFrame:
-    rows, runner = held.rows, given.runner
+def _described(shared: _SharedInputs, held: HeldOut, times: HeldOutTimes) -> pd.DataFrame:
+    rows, runner = held.rows, shared.runner
     known = [runner.examples.rows[i] for i in rows["position"]]
     strata = strata_of(runner.examples.rows)
     predicted_ms, host_share = rows["predicted latency_ms"], rows["host_share"]
     host = (host_share * predicted_ms).to_numpy() > times.device_ms
     bound = np.where(times.compute_share > 0.5, "compute", "memory")
-    gflop = np.expm1(given.inputs.totals[rows["position"], 0]) / 1e9
+    gflop = np.expm1(shared.inputs.totals[rows["position"], 0]) / 1e9
     return pd.DataFrame(
         {
             "split": held.split,

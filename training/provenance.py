@@ -14,6 +14,7 @@ from dippm.estimate.pretrained.store import CONFIG
 
 PACKAGES = ("dippm", "numpy", "torch", "torch-geometric", "xgboost")
 """Whose versions decide what a training gives."""
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def check_is_new(out: Path) -> Path:
@@ -35,15 +36,16 @@ def describe_making(module: str, out: Path, options: Mapping[str, Any]) -> dict[
     Args:
         module: module that is run.
         out: folder of the checkpoint.
-        options: options by name as on the command line. Folders of a machine become placeholders,
-            None and empty values are left out, a list is given once for each of its items.
+        options: options by name as on the command line. Folders that are not of this repository
+            become placeholders, None and empty values are left out, a list is given once for each
+            of its items.
     """
     words = ["python", "-m", module]
     for name, value in options.items():
         several = isinstance(value, Sequence) and not isinstance(value, str)
         for each in value if several else [value]:
             if each is not None:
-                words += [f"--{name}", f"<{name}>" if isinstance(each, Path) else str(each)]
+                words += [f"--{name}", _word(name, each)]
     folder = out.resolve()
     words += ["--out", f"checkpoints/{folder.parent.name}/{folder.name}"]
     return {
@@ -51,3 +53,11 @@ def describe_making(module: str, out: Path, options: Mapping[str, Any]) -> dict[
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
     }
+
+
+def _word(name: str, value: Any) -> str:
+    """Return a value as on the command line, from the root of the repository."""
+    if not isinstance(value, Path):
+        return str(value)
+    path = value.resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else f"<{name}>"

@@ -440,7 +440,13 @@ def checkpoint(runner, tasks, shipped, held_out_sets, tmp_path_factory) -> Path:
         out,
         runner=runner,
         made=describe_making(
-            "training.hybrid.train", out, {"data": Path("tables"), "splits": ["S1", "S3a"]}
+            "training.hybrid.train",
+            out,
+            {
+                "data": Path("/srv/tables"),
+                "collected": [Path("dataset/data/h100")],
+                "splits": ["S1", "S3a"],
+            },
         ),
         law=checkpoint_laws(runner, [shipped], 0.5, graph_of)[0],
         evaluation=Evaluation(
@@ -463,8 +469,8 @@ def checkpoint(runner, tasks, shipped, held_out_sets, tmp_path_factory) -> Path:
 def test_a_checkpoint_says_how_it_was_made_and_is_never_written_over(checkpoint):
     card = (checkpoint / "README.md").read_text(encoding="utf-8")
     command = (
-        "python -m training.hybrid.train --data <data> --splits S1 --splits S3a "
-        "--out checkpoints/hybrid-toy/0.1.0"
+        "python -m training.hybrid.train --data <data> --collected dataset/data/h100 "
+        "--splits S1 --splits S3a --out checkpoints/hybrid-toy/0.1.0"
     )
     assert command in card
     made = dippm.pretrained.load(checkpoint).config["training"]

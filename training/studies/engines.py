@@ -33,7 +33,7 @@ from dataset.measured.location import data_dir
 from dippm.devices import find
 from dippm.errors import DippmError
 from dippm.estimate.conditions import Precision
-from dippm.estimate.features.engine import engine_kernels
+from dippm.estimate.features.engine import engine_kernels, fold_constants
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_features import DeviceView, roofline_parts_ms
 from dippm.estimate.features.kernel_table import KernelTable
@@ -122,7 +122,9 @@ class Row:
 WAYS: dict[str, Callable[[Any], Sequence[Kernel]]] = {
     "eager": lambda calls: launched_by(calls, PRECISION, channels_last=True),
     "compiled": lambda calls: launched_by(calls, PRECISION, "compiled", channels_last=True),
-    "engine": lambda calls: engine_kernels(launched_by(calls, PRECISION, channels_last=True)),
+    "engine": lambda calls: engine_kernels(
+        launched_by(fold_constants(calls), PRECISION, channels_last=True)
+    ),
 }
 
 

@@ -11,16 +11,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from dippm.estimate.features.fusion import fuse, joined_groups
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.model.graph.calls import CallSequence, OperatorCall
 
 IN_EIGHT_BITS = ("activation", "elementwise", "broadcast", "pool", "concat", "copy", "resize")
 """Classes whose results stay in 8 bits between convolutions."""
 
 EPILOGUES = ("batch_norm", "broadcast", "activation", "costly_activation", "elementwise", "cast")
 """Classes that fuse into the end of a product: element-wise on its result."""
+
+
+def fold_constants(sequence: CallSequence) -> CallSequence:
+    """Return the calls that are left for each pass.
+
+    An engine computes while it is built what depends on no input, such as the scale of a frozen
+    batch norm or a table of positions.
+    """
+    tensors, calls = list(sequence.tensors), list[OperatorCall]()
+    for call in sequence.calls:
+        if call.op == "random" or not all(tensors[p].is_parameter for p in call.inputs):
+            calls.append(call)
+            continue
+        for out in call.outputs:
+            tensors[out] = replace(tensors[out], is_parameter=True)
+    return replace(sequence, tensors=tuple(tensors), calls=tuple(calls))
 
 
 def session_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:

@@ -23,7 +23,12 @@ from dippm.estimate.conditions import (
     Precision,
     Runtime,
 )
-from dippm.estimate.features.engine import engine_kernels, in_eight_bits, session_kernels
+from dippm.estimate.features.engine import (
+    engine_kernels,
+    fold_constants,
+    in_eight_bits,
+    session_kernels,
+)
 from dippm.estimate.features.kernel import PARTS, UNITS, Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernels import launched_by, sequence_of, training_step
@@ -133,10 +138,11 @@ class KernelTable:
         width: Precision = "fp16" if precision in EIGHT_BITS else precision
 
         def kernels_of(sequence: CallSequence) -> list[Kernel]:
+            calls = fold_constants(sequence)
             if runtime == "onnxruntime":
-                return session_kernels(launched_by(sequence, width, attention="unfused"))
+                return session_kernels(launched_by(calls, width, attention="unfused"))
             found = engine_kernels(
-                launched_by(sequence, width, channels_last=True, attention=attention)
+                launched_by(calls, width, channels_last=True, attention=attention)
             )
             return in_eight_bits(found) if precision in EIGHT_BITS else found
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dippm.estimate.conditions import Runtime
 from dippm.estimate.features.engine import engine_kernels, in_eight_bits, session_kernels
 from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.model.graph import build
+from tests.unit.graph.sketch import BATCH, Sketch
 
 SIZE = 1024.0
 
@@ -35,6 +41,22 @@ def test_norm_and_activation_become_the_end_of_their_convolution() -> None:
 def test_the_time_of_a_product_and_its_end_is_that_of_the_product() -> None:
     kernels = [conv(), stream("activation", 0)._replace(node=1)]
     assert [k.node for k in engine_kernels(kernels)] == [0]
+
+
+@pytest.mark.parametrize(("runtime", "kernels"), [("tensorrt", 1), ("onnxruntime", 4)])
+def test_what_depends_on_no_input_is_computed_while_the_engine_is_built(
+    runtime: Runtime, kernels: int
+) -> None:
+    s, shape = Sketch(), (BATCH, 64, 28, 28)
+    x = s.input(*shape)
+    y = s.conv(x, s.weight(64, 64, 3, 3), *shape)
+    variance, one_each = s.weight(1, 64, 1, 1), (1, 64, 1, 1)
+    scale = s.call("rsqrt", [s.call("add", [variance, s.number(1e-5)], *one_each)], *one_each)
+    y = s.call("multiply", [y, scale], *shape)
+    raw = s.raw(s.call("nn.relu", [s.call("add", [y, x], *shape)], *shape))
+    graph = build(replace(raw, called=("",)))
+    assert len(KernelTable.of(graph).kind) == 6
+    assert len(KernelTable.of_engine(graph, runtime=runtime).kind) == kernels
 
 
 def test_a_residual_is_added_by_the_convolution_that_runs_last() -> None:

@@ -4,11 +4,12 @@
 
 `published.csv` holds rates: NVIDIA's tables of convolutional networks in PyTorch 1.9; those that
 diffusers 0.17 keeps of the U-Net of Stable Diffusion 1.5 in PyTorch 2.0, iterations of the whole
-pipeline, of which the U-Net is nearly all; and what the authors of Swin, ToMe, Hiera and
-InceptionNeXt measured of vision models. The first two are means over a data set or an image, loader
-and scheduler included, so a few percent of them are not the model's. The U-Net takes two samples
-for each image. The memory of their V100 and A100 is stated by NVIDIA alone; 16 and 80 GB are
-assumed. `published_memory.csv` holds peaks of the memory that PyTorch allocates.
+pipeline, of which the U-Net is nearly all; what the authors of Swin, ToMe, Hiera and InceptionNeXt
+measured of vision models; and what those of RT-DETR did of it in TensorRT. The first two are means
+over a data set or an image, loader and scheduler included, so a few percent of them are not the
+model's. The U-Net takes two samples for each image. The memory of their V100 and A100 is stated by
+NVIDIA alone; 16 and 80 GB are assumed. `published_memory.csv` holds peaks of the memory that
+PyTorch allocates.
 
 Points whose latency is limited by the host are summed separately: their host is not known.
 """
@@ -20,7 +21,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,7 @@ from rich.progress import track
 from rich.table import Table
 
 import dippm
+from dippm.estimate.conditions import Mode
 from dippm.model.graph import ModelGraph
 from training.studies.kernel_tables import markdown
 
@@ -37,6 +39,21 @@ FIGURES = Path(__file__).with_name("published.csv")
 MEMORY_FIGURES = Path(__file__).with_name("published_memory.csv")
 HOST_SHARE = 0.5
 UNET = "diffusers:sd-1.5-unet"
+DETECTOR = "transformers:rtdetr-"
+BACKBONES: dict[str, dict[str, Any]] = {
+    "r18": {"depths": [2, 2, 2, 2], "decoder_layers": 3},
+    "r34": {"depths": [3, 4, 6, 3], "decoder_layers": 4},
+    "r50": {"depths": [3, 4, 6, 3]},
+    "r101": {
+        "depths": [3, 4, 23, 3],
+        "encoder_hidden_dim": 384,
+        "encoder_ffn_dim": 2048,
+        "decoder_in_channels": [384, 384, 384],
+    },
+}
+"""Options of an RT-DETR by its backbone, as those that its authors publish."""
+BASIC = {"encoder_in_channels": [128, 256, 512], "hidden_expansion": 0.5}
+"""Options beside those of the two whose ResNet has basic blocks."""
 PROMPT_LENGTH, PROMPT_WIDTH, LATENT = 77, 768, (4, 64, 64)
 LAYOUTS = {"nchw": (False,), "nhwc": (True,), "either": (False, True)}
 """Whether images are stored channels last, by layout of a figure; the faster one counts."""
@@ -48,7 +65,7 @@ class Beside:
     """A published figure and our prediction.
 
     Attributes:
-        source, model, gpu, precision, mode, batch: point of the row.
+        source, model, gpu, precision, mode, batch: point of the row; TensorRT's mode is its name.
         published_ms: time of a batch, from the published rate.
         predicted_ms: our prediction of the same.
         low_ms, high_ms: 90 % interval of our prediction.
@@ -79,7 +96,36 @@ def graph_of(model: str, size: float, batch: int) -> ModelGraph:
     """Return the graph of a published model; the U-Net has sizes of its own for each batch."""
     if model == UNET:
         return unet(batch)
-    return dippm.read_graph(model, input=(3, int(size), int(size)))
+    given = detector(model.removeprefix(DETECTOR)) if model.startswith(DETECTOR) else model
+    return dippm.read_graph(given, input=(3, int(size), int(size)))
+
+
+def detector(backbone: str) -> Any:
+    """Return an RT-DETR without its losses, by its backbone."""
+    import torch
+    from transformers import RTDetrConfig, RTDetrForObjectDetection, RTDetrResNetConfig
+
+    options = dict(BACKBONES[backbone])
+    is_basic = backbone in ("r18", "r34")
+    resnet = RTDetrResNetConfig(
+        depths=options.pop("depths"),
+        layer_type="basic" if is_basic else "bottleneck",
+        hidden_sizes=[64, 128, 256, 512] if is_basic else [256, 512, 1024, 2048],
+        out_features=["stage2", "stage3", "stage4"],
+    )
+    options |= BASIC if is_basic else {}
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            config = RTDetrConfig(backbone_config=resnet, **options)
+            self.detector = RTDetrForObjectDetection(config)
+
+        def forward(self, images: Any) -> Any:
+            found = self.detector(images)
+            return found.logits, found.pred_boxes
+
+    return Plain().eval()
 
 
 def unet(batch: int) -> ModelGraph:
@@ -120,9 +166,9 @@ def compared(rows: pd.DataFrame) -> Iterator[Beside]:
                 batch=row.batch,
                 device=row.gpu,
                 precision=row.precision,
-                mode=row.mode,
                 attention=row.attention,
                 channels_last=channels_last,
+                **({"mode": row.mode} if row.mode in get_args(Mode) else {"runtime": row.mode}),
             )
             for channels_last in LAYOUTS[row.layout]
         ]

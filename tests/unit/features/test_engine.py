@@ -59,6 +59,15 @@ def test_what_depends_on_no_input_is_computed_while_the_engine_is_built(
     assert len(KernelTable.of_engine(graph, runtime=runtime).kind) == kernels
 
 
+@pytest.mark.parametrize("runtime", ["tensorrt", "onnxruntime"])
+def test_a_model_of_weights_alone_is_run(runtime: Runtime) -> None:
+    s = Sketch()
+    view = s.call("reshape", [s.input(BATCH, 64)], BATCH, 8, 8)
+    product = s.call("matmul", [s.weight(64, 64), s.weight(64, 64)], 64, 64)
+    graph = build(replace(s.raw(product, view), called=("",)))
+    assert len(KernelTable.of_engine(graph, runtime=runtime).kind) == 1
+
+
 def test_a_residual_is_added_by_the_convolution_that_runs_last() -> None:
     block = [conv(), conv(0), stream("batch_norm", 1), stream("elementwise", 0, 2)]
     fused = engine_kernels([*block, stream("activation", 3)])

@@ -23,7 +23,7 @@ from dippm.devices import find
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView, roofline_ms, serial_ms
 from dippm.estimate.features.kernel_table import KernelTable
-from dippm.estimate.models.memory import MemoryFootprint, MemoryGpu, reserved_mb
+from dippm.estimate.models.memory import MemoryFootprint, MemoryGpu
 from dippm.estimate.models.power import PowerModel, achieved_shares
 from dippm.measure.collected.store import Store
 from dippm.measure.kernels.record import TracedKernel
@@ -128,8 +128,9 @@ class SimulatedGpu:
         shares = achieved_shares(table, point.batch, DeviceView.of(GPU), device_ms)
         board = replace(GPU, idle_power_w=IDLE_W, power_limit_w=LIMIT_W)
         power_w = self._noisy(POWER.power_w(board, device_ms / step_ms, shares))
-        usage = MemoryFootprint.of(graph, point.precision, point.mode).usage(point.batch)
-        reserved = reserved_mb(usage, MemoryGpu(GPU.sm_count, GPU.compute_capability))
+        gpu = MemoryGpu(GPU.sm_count, GPU.compute_capability)
+        footprint = MemoryFootprint.of(graph, point.precision, point.mode, inference_mode=True)
+        reserved = footprint.usage(point.batch, gpu).reserved_mb
         wall_ms = self._noisy(step_ms)
         steps = max(1, round(1000 / step_ms))
         event_ms = max(device_ms, table.launches * EVENT_LAUNCH_MS)

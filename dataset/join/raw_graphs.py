@@ -246,12 +246,15 @@ def _convert_to_file(task: tuple[str, Path, Path | None]) -> BuildOutcome:
 
 
 def _export(model: Any, examples: tuple[Any, ...]) -> Any:
+    """Return an exported model that says how long its code holds each tensor, as a user's does."""
     import torch
 
+    from dippm.model.frontends.torch.lifetimes import annotate_lifetimes, watch_lifetimes
     from dippm.model.relax.torch_tracing import without_source
 
-    with torch.no_grad(), without_source():
-        return torch.export.export(model, examples, strict=False)
+    with torch.no_grad(), without_source(), watch_lifetimes(model) as lifetimes:
+        program = torch.export.export(model, examples, strict=False)
+    return annotate_lifetimes(program, lifetimes)
 
 
 def _own(spec: str) -> tuple[Any, tuple[Any, ...]]:

@@ -127,7 +127,7 @@ def language_memory(
     gpu = MemoryGpu(device.sm_count, device.compute_capability)
     context = model.context_of(gpu, convolves=False, asked=asked)
     activations_mb = activation_bytes(decoder, batch, prompt, software) / MIB
-    workspace_mb = gpu.workspace_mb
+    workspace_mb = gpu.workspace_bytes / MIB
     return LanguageMemory(
         weights_mb=weight_bytes(decoder, weights) / MIB,
         cache_mb=kept / MIB,

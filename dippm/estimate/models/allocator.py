@@ -9,7 +9,8 @@ So what it reserves is more than what is ever alive. These are the rules of
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 MIB = 1 << 20
 BLOCK = 512
@@ -30,17 +31,42 @@ class _Block:
         self.after: _Block | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Residents:
+    """Segments of tensors that are never freed, as a model's weights.
+
+    Attributes:
+        reserved_bytes: size of all segments.
+        free: what is left of them, each as its size and whether it is of a large segment.
+    """
+
+    reserved_bytes: int = 0
+    free: tuple[tuple[int, bool], ...] = ()
+
+
 class CachingAllocator:
     """Counts the segments that tensors need.
+
+    Args:
+        residents: segments that are there already.
 
     Attributes:
         reserved: bytes of all segments so far.
     """
 
-    def __init__(self) -> None:
-        self.reserved = 0
+    def __init__(self, residents: Residents | None = None) -> None:
+        residents = residents or Residents()
+        self.reserved = residents.reserved_bytes
         self._free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         self._blocks: dict[int, _Block] = {}
+        for size, large in residents.free:
+            insort(self._free[large], (size, self._new(size, large=large).number))
+
+    @property
+    def residents(self) -> Residents:
+        """Return the segments if nothing that is in them will ever be freed."""
+        free = ((size, bool(large)) for large in (0, 1) for size, _ in self._free[large])
+        return Residents(self.reserved, tuple(free))
 
     def take(self, size: int) -> int:
         """Allocate a tensor; return its handle."""
@@ -101,7 +127,26 @@ class CachingAllocator:
                 block.after.before = block
 
 
-def reserved_bytes(sizes: Iterable[int], first: Iterable[int], last: Iterable[int]) -> int:
+def residents_of(sizes: Iterable[float]) -> Residents:
+    """Return the segments of tensors that are made one after the other and never freed.
+
+    Args:
+        sizes: bytes of each tensor, in the order in which they are made.
+    """
+    allocator = CachingAllocator()
+    for size in sizes:
+        allocator.take(int(size))
+    return allocator.residents
+
+
+def reserved_bytes(
+    sizes: Iterable[int],
+    first: Iterable[int],
+    last: Iterable[int],
+    *,
+    residents: Residents | None = None,
+    lasting: Sequence[tuple[int, int]] = (),
+) -> int:
     """Return what is reserved for tensors that live from one step to another, both included.
 
     A second pass finds the segments of the first, so a warm model is what is counted.
@@ -110,20 +155,28 @@ def reserved_bytes(sizes: Iterable[int], first: Iterable[int], last: Iterable[in
         sizes: bytes of each tensor.
         first: step before which each is made.
         last: step after which each is freed.
+        residents: segments that are there before the first step.
+        lasting: bytes of what the first pass makes and no pass frees, and the step that makes it,
+            beside its own tensors. It takes a piece of what is free then, which later passes lack.
     """
     tensors = list(zip(sizes, first, last, strict=True))
     starts = sorted(range(len(tensors)), key=lambda i: tensors[i][1])
     ends = sorted(range(len(tensors)), key=lambda i: tensors[i][2])
-    allocator = CachingAllocator()
+    allocator = CachingAllocator(residents)
+    coming = sorted(lasting, key=lambda made: made[1], reverse=True)
     for _ in range(2):
         handles: dict[int, int] = {}
         done = 0
         for i in starts:
             size, start, _end = tensors[i]
+            while coming and coming[-1][1] < start:
+                allocator.take(coming.pop()[0])
             while done < len(ends) and tensors[ends[done]][2] < start:
                 allocator.give(handles[ends[done]])
                 done += 1
             handles[i] = allocator.take(int(size))
+        while coming:
+            allocator.take(coming.pop()[0])
         for i in ends[done:]:
             allocator.give(handles[i])
     return allocator.reserved

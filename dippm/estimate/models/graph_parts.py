@@ -12,6 +12,7 @@ from typing import Any
 from dippm.estimate.conditions import Conditions, same_arithmetic
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.law_kernels import LawKernels
+from dippm.estimate.models.memory import MemoryGpu
 from dippm.estimate.models.phases import PhaseModel
 from dippm.model.graph.model_graph import ModelGraph
 
@@ -50,10 +51,11 @@ class GraphParts:
     def usage(self, graph: ModelGraph, c: Conditions) -> Any:
         """Return the memory that a graph takes at the batch of the conditions."""
         kept = self._kept_of(graph)
-        key = ("usage", c.precision, c.autograd, *self._phase.key(c), c.batch)
+        gpu = MemoryGpu(compute_capability=c.device.compute_capability)
+        key = "usage", c.precision, c.autograd, *self._phase.key(c), c.batch, gpu.workspace_bytes
         if key not in kept:
             known = (self.usage(graph, c.replace(autograd=False)),) if c.autograd else ()
-            kept[key] = self.footprint(graph, c).usage(c.batch, *known)
+            kept[key] = self.footprint(graph, c).usage(c.batch, gpu, *known)
         return kept[key]
 
     def _kept_of(self, graph: ModelGraph) -> dict[Any, Any]:

@@ -2,7 +2,7 @@
 
 driver   = context + reserved
 context  = software + multiprocessors · share + libraries of convolutions (if there are any)
-reserved = weights + workspace of cuBLAS + segments of the caching allocator
+reserved = segments of the caching allocator, of weights, tensors and workspaces
 
 The context is what `nvidia-smi` shows beyond the framework's own count: driver, libraries, kernels.
 It grows with the multiprocessors of the GPU or slice, which need stacks and local memory each, and
@@ -15,25 +15,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import hypot
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from dippm.errors import ConditionsError
-from dippm.estimate.models.footprint import MemoryFootprint, Usage
+from dippm.estimate.models.allocator import MIB
+from dippm.estimate.models.footprint import MemoryFootprint, MemoryGpu, Usage
 from dippm.estimate.models.targets import MemoryParts
 from dippm.model.graph.model_graph import ModelGraph
 
 __all__ = ["MIB", "Context", "MemoryFootprint", "MemoryGpu", "MemoryModel", "Usage", "log_sd"]
 
-MIB = 2.0**20
-PRODUCT_WORKSPACE = 8_519_680
-LARGE_PRODUCT_WORKSPACE = 32 << 20
-"""Bytes that PyTorch gives cuBLAS with the first matrix product, CUBLAS_WORKSPACE_CONFIG unset; the
-larger one on Hopper and Blackwell of data centres. Measured on an H200 (torch 2.11): 33.0 MiB more
-is allocated than weights and activations take, in the median of 108 small models."""
 USUAL_MULTIPROCESSORS = 80
 """Assumed for a GPU whose number of multiprocessors is not known."""
-LAZY_CAPABILITY = 8.9
-"""Compute capability from which a GPU needs CUDA 11.8 or newer, which load kernels lazily."""
 LAZY = "lazy"
 GIVEN_LOG_ERROR = 0.03
 """Log error of a measured context: kernels that a model loads later add to it."""
@@ -44,29 +37,6 @@ ONE_CONTEXT = "that of the checkpoint"
 """Name of the class in answers of a checkpoint that knows no classes."""
 AskedContext = float | str | None
 """Context that a user states, see `Conditions.context_mb`."""
-
-
-class MemoryGpu(NamedTuple):
-    """The properties of a GPU that the memory of a process depends on.
-
-    Attributes:
-        sm_count: number of multiprocessors of the GPU or slice; None if not known.
-        compute_capability: NVIDIA's compute capability, such as 9.0 for Hopper; None if not known.
-    """
-
-    sm_count: int | None = None
-    compute_capability: float | None = None
-
-    @property
-    def workspace_mb(self) -> float:
-        """Return the workspace of matrix products in MiB."""
-        is_large = 9.0 <= (self.compute_capability or 0.0) < 12.0
-        return (LARGE_PRODUCT_WORKSPACE if is_large else PRODUCT_WORKSPACE) / MIB
-
-    @property
-    def is_lazy(self) -> bool:
-        """Tell whether every software that runs on it loads its kernels lazily."""
-        return (self.compute_capability or 0.0) >= LAZY_CAPABILITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +92,7 @@ class MemoryModel:
         """Return the device memory that `nvidia-smi` shows.
 
         Args:
-            usage: of the model at a batch.
+            usage: of the model at a batch, on a GPU with its workspace.
             gpu: that it runs on, or a slice of it.
             asked: context that the user states.
 
@@ -130,12 +100,12 @@ class MemoryModel:
             ConditionsError: if a class of software is asked for that is not known.
         """
         context = self.context_of(gpu, convolves=usage.convolves, asked=asked)
-        return context.context_mb + reserved_mb(usage, gpu)
+        return context.context_mb + usage.reserved_mb
 
     def log_sd(self, usage: Usage, gpu: MemoryGpu, asked: AskedContext = None) -> float:
         """Return the standard deviation of the log error of `memory_mb`, same arguments."""
         context = self.context_of(gpu, convolves=usage.convolves, asked=asked)
-        return log_sd(reserved_mb(usage, gpu), context, self.log_error, usage.kept_bytes / MIB)
+        return log_sd(usage.reserved_mb, context, self.log_error, usage.kept_bytes / MIB)
 
     def parts(
         self, usage: Usage, graph: ModelGraph, gpu: MemoryGpu, asked: AskedContext = None
@@ -149,7 +119,7 @@ class MemoryModel:
         return MemoryParts(
             weights_mb=weights_mb,
             activations_mb=activations_mb,
-            workspace_mb=max(0.0, reserved_mb(usage, gpu) - weights_mb - activations_mb),
+            workspace_mb=max(0.0, usage.reserved_mb - weights_mb - activations_mb),
             context_mb=context.context_mb,
             peak_node=alive.node,
             peak_op=node.op if node else "",
@@ -207,9 +177,3 @@ def log_sd(reserved_mb: float, context: Context, log_error: float, kept_mb: floa
         return log_error
     errors_mb = log_error * (reserved_mb - kept_mb), KEPT_LOG_ERROR * kept_mb, context.sd_mb
     return hypot(*errors_mb) / total_mb
-
-
-def reserved_mb(usage: Usage, gpu: MemoryGpu) -> float:
-    """Return the memory that PyTorch's allocator reserves: `torch.cuda.max_memory_reserved`."""
-    workspace_mb = gpu.workspace_mb if usage.multiplies else 0.0
-    return workspace_mb + (usage.weight_bytes + usage.reserved_bytes) / MIB

@@ -73,7 +73,7 @@ class PhaseModel(Protocol):
         """Return the launches of the kernels, counted as those of a forward pass."""
 
     def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
-        """Return the footprint at any batch, whose `usage(batch)` is for `memory`.
+        """Return the footprint at any batch, whose `usage(batch, gpu)` is for `memory`.
 
         Under autograd `without` is the footprint without it, if that is known already.
         """

@@ -63,7 +63,7 @@ class StepMemoryModel:
     def reserved_mb(self, usage: StepUsage, gpu: MemoryGpu) -> float:
         """Return what PyTorch's allocator reserves."""
         memory = usage.memory
-        workspace_mb = gpu.workspace_mb if usage.multiplies else 0.0
+        workspace_mb = gpu.workspace_bytes / MIB if usage.multiplies else 0.0
         begins = self.spread * memory.saved_bytes + memory.loss_bytes
         passing = max(begins, memory.fresh_bytes)
         return workspace_mb + (memory.kept_bytes + passing) / MIB

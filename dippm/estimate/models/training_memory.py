@@ -16,7 +16,7 @@ from dippm.estimate.conditions import Attention, Optimizer, Precision
 from dippm.estimate.features.kernels import TrainingStep, sequence_of, training_step
 from dippm.estimate.features.kernels.optimizers import UPDATES
 from dippm.estimate.models.allocator import reserved_bytes
-from dippm.estimate.models.footprint import Alive, MemoryFootprint, Usage
+from dippm.estimate.models.footprint import Alive, MemoryFootprint, MemoryGpu, Usage
 from dippm.model.graph.model_graph import ModelGraph
 
 Floats = NDArray[np.float64]
@@ -171,8 +171,8 @@ class TrainingFootprint:
         loss = _line(PROBES, [probes[batch].loss_bytes for batch in PROBES])
         return cls(probes[PROBES[0]], tuple(lines), loss, convolves, multiplies)
 
-    def usage(self, batch: int) -> StepUsage:
-        """Return what is needed at a batch."""
+    def usage(self, batch: int, gpu: MemoryGpu = MemoryGpu()) -> StepUsage:
+        """Return what is needed at a batch, the same on every GPU."""
         m = self.memory
         saved = max(fixed + batch * slope for fixed, slope in self.lines)
         fixed, slope = self.loss_line
@@ -245,17 +245,26 @@ class AutogradFootprint:
             inference, np.where(grows, 0.0, whole), np.where(grows, whole / PRIME_BATCH, 0.0)
         )
 
-    def usage(self, batch: int, least: Usage | None = None) -> Usage:
+    def usage(
+        self, batch: int, gpu: MemoryGpu = MemoryGpu(), least: Usage | None = None
+    ) -> Usage:
         """Return the memory at a batch, at least that of the pass under `torch.no_grad`.
 
         Args:
             batch: batch size in samples.
+            gpu: that it runs on.
             least: memory under `torch.no_grad`, if it is known already.
         """
-        least = least or self.inference.usage(batch)
+        least = least or self.inference.usage(batch, gpu)
         sizes = np.maximum(self.fixed + batch * self.slope, 0.0)
         count = len(sizes)
-        reserved = reserved_bytes(sizes.astype(np.int64).tolist(), range(count), [count] * count)
+        reserved = reserved_bytes(
+            sizes.astype(np.int64).tolist(),
+            range(count),
+            [count] * count,
+            residents=self.inference.weights,
+            lasting=self.inference.product_workspace(gpu),
+        )
         if reserved <= least.reserved_bytes:
             return least
         return replace(

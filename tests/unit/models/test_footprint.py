@@ -15,8 +15,8 @@ import pytest
 import dippm
 from dataset.measured.nodes import GraphBuilder
 from dippm.estimate.conditions import Mode
-from dippm.estimate.models.allocator import MIB, CachingAllocator, reserved_bytes
-from dippm.estimate.models.footprint import MemoryFootprint
+from dippm.estimate.models.allocator import MIB, CachingAllocator, reserved_bytes, residents_of
+from dippm.estimate.models.footprint import MemoryFootprint, MemoryGpu
 from dippm.model.graph import build
 from dippm.model.graph.lifetimes import eager_lifetimes
 from dippm.model.graph.model_graph import ModelGraph
@@ -256,6 +256,76 @@ def test_what_lies_free_side_by_side_is_one_block_again() -> None:
 def test_a_second_pass_finds_what_the_first_reserved() -> None:
     assert reserved_bytes([12 * MIB, 12 * MIB], [0, 1], [0, 1]) == 12 * MIB
     assert reserved_bytes([12 * MIB, 12 * MIB], [0, 0], [1, 1]) == 24 * MIB
+
+
+def test_tensors_take_what_weights_leave_of_their_segments() -> None:
+    weights = residents_of([5 * MIB, 700, 16 * MIB])
+    assert weights.reserved_bytes == (20 + 2 + 16) * MIB
+    assert sorted(weights.free) == [(2 * MIB - 1024, False), (15 * MIB, True)]
+    assert reserved_bytes([12 * MIB], [0], [0], residents=weights) == 38 * MIB
+    assert reserved_bytes([16 * MIB], [0], [0], residents=weights) == (38 + 16) * MIB
+
+
+def test_what_a_pass_leaves_in_a_segment_is_missing_from_the_next_one() -> None:
+    tensors = [40 * MIB, 10 * MIB], [0, 1], [0, 1]
+    assert reserved_bytes(*tensors) == 40 * MIB
+    assert reserved_bytes(*tensors, lasting=[(16 * MIB, 1)]) == (40 + 40) * MIB
+    assert reserved_bytes(*tensors, lasting=[(50 * MIB, 1)]) == (40 + 50) * MIB
+
+
+def convolution(taps: int, groups: int = 1, stride: int = 1) -> ModelGraph:
+    s = Sketch()
+    image = s.input(BATCH, 64, 32, 32)
+    pixels = 32 // stride
+    weight = s.weight(128, 64 // groups, taps, taps)
+    attributes = {"strides": [stride] * 2, "padding": [taps // 2] * 4, "groups": groups}
+    return build(
+        s.raw(s.call("nn.conv2d", [image, weight], BATCH, 128, pixels, pixels, **attributes))
+    )
+
+
+@pytest.mark.parametrize(
+    ("conv", "how", "copied"),
+    [
+        (convolution(3), {}, 1.0),
+        (convolution(3), {"precision": "fp16"}, 0.5),
+        (convolution(3), {"channels_last": True}, 0.0),
+        (convolution(3), {"mode": "compiled"}, 0.0),
+        (convolution(3), {"precision": "fp32-ieee"}, 0.0),
+        (convolution(3, groups=2), {"channels_last": True}, 1.0),
+        (convolution(3, groups=64), {}, 0.0),
+        (convolution(1), {}, 0.0),
+        (convolution(1, stride=2), {}, 0.0),
+        (convolution(1, stride=2), {"precision": "fp16"}, 0.5),
+    ],
+)
+def test_convolutions_copy_images_into_the_order_of_tensor_cores(
+    conv: ModelGraph, how: dict[str, Any], copied: float
+) -> None:
+    footprint = MemoryFootprint.of(conv, **how)
+    node = conv.nodes[0]
+    image, result = (4 * np.prod(shape[1:]) for shape in (*node.in_shapes[:1], *node.out_shapes))
+    weights = node.param_bytes if node.attributes["kernel"] != (1, 1) else 0
+    workspace = footprint.sizes(2)[footprint.workspace].sum()
+    assert workspace == pytest.approx(copied * (2 * (image + result) + weights))
+
+
+def test_autocast_keeps_no_copies_under_inference_mode() -> None:
+    graph = recorded("transformers:gpt2@256")
+    kept, freed = (
+        MemoryFootprint.of(graph, "amp", inference_mode=mode).usage(1) for mode in (False, True)
+    )
+    assert kept.alive.cast_weight_bytes > 10 * freed.alive.cast_weight_bytes
+    assert kept.reserved_bytes > freed.reserved_bytes
+
+
+def test_the_workspace_of_products_is_that_of_the_gpu() -> None:
+    footprint = MemoryFootprint.of(recorded("transformers:gpt2@256"))
+    plain, large = (footprint.usage(1, MemoryGpu(80, found)) for found in (8.0, 9.0))
+    assert (large.reserved_bytes - plain.reserved_bytes) / MIB == pytest.approx(24, abs=22)
+    assert replace(footprint, first_product=None).usage(1) == replace(
+        footprint, first_product=None
+    ).usage(1, MemoryGpu(80, 9.0))
 
 
 def test_what_no_step_makes_is_not_in_memory_however_long_it_is_held() -> None:

@@ -13,7 +13,7 @@ from dataset.join.graph_store import GraphStore
 from dataset.join.shipped_graphs import unpack
 from dippm.devices import seed_profile
 from dippm.estimate.models.footprint import MemoryFootprint
-from dippm.estimate.models.memory import MIB, MemoryGpu, MemoryModel, reserved_mb
+from dippm.estimate.models.memory import MIB, MemoryModel
 from tests.unit.models.test_footprint import recorded
 from training.hybrid.fit import memory
 from training.hybrid.rows.context_samples import (
@@ -80,9 +80,7 @@ def rows_of(
             for source, base in bases.items():
                 for sm_count in (14, 42, 98):
                     context = base + PER_SM * sm_count + CONVOLUTION * usage.convolves
-                    reserved = reserved_mb(usage, MemoryGpu()) * float(
-                        np.exp(noise * draw.normal())
-                    )
+                    reserved = usage.reserved_mb * float(np.exp(noise * draw.normal()))
                     yield MemorySample(
                         spec, source, "whole", sm_count, batch, usage, context + reserved
                     )
@@ -154,9 +152,10 @@ def test_a_laboratory_left_out_is_inside_its_interval_and_below_the_bound() -> N
     bases = {f"laboratory {n}": base for n, base in enumerate((1000.0, 1400.0, 1050.0) * 2)}
     rows = list(rows_of(bases, 0.03))
     model, report = memory.evaluate(rows)
+    assert np.mean([report[f"L: {source}"]["coverage"] for source in bases]) >= 0.9
     for source in bases:
         found = report[f"L: {source}"]
-        assert found["coverage"] >= 0.85
+        assert found["coverage"] >= 0.7
         assert found["below_bound"] >= 0.97
         assert found["n"] == len(rows) / len(bases)
     # Of a model left out, whose installation is known, errors are as small as those of the rest.
@@ -189,7 +188,7 @@ def test_tables_are_read_in_mib(data: Path, graphs: GraphStore) -> None:
         *(("swin_base_patch4", 16), ("convnext_base", 128)),
     }
     assert all(row.usage.kept_bytes > 0 for row in seeds)
-    contexts = [row.memory_mb - reserved_mb(row.usage, row.gpu) for row in seeds]
+    contexts = [row.memory_mb - row.usage.reserved_mb for row in seeds]
     assert max(contexts) - min(contexts) < 150  # one installation, 3 models, 2.9 to 31 GB
 
 

@@ -30,7 +30,7 @@ from scipy.optimize import least_squares
 from dataset.join.graph_store import GraphStore
 from dataset.measured.location import DataNotFoundError
 from dippm.estimate.conditions import SOFTWARE_CLASSES
-from dippm.estimate.models.memory import AskedContext, MemoryGpu, MemoryModel, reserved_mb
+from dippm.estimate.models.memory import AskedContext, MemoryGpu, MemoryModel
 from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.collected_memory import collected_memory
 from training.hybrid.rows.collected_rows import CollectedSet
@@ -88,7 +88,7 @@ def fit_contexts(rows: Sequence[MemorySample]) -> ContextFit:
     names = sorted({row.source for row in rows})
     place = np.array([names.index(row.source) for row in rows])
     labels = np.log([row.memory_mb for row in rows])
-    reserved = np.array([reserved_mb(row.usage, row.gpu) for row in rows])
+    reserved = np.array([row.usage.reserved_mb for row in rows])
     multiprocessors = np.array([row.sm_count for row in rows])
     convolves = np.array([row.usage.convolves for row in rows])
     weights = _weights(rows)
@@ -153,7 +153,7 @@ def fit_model(rows: Sequence[MemorySample], contexts: Sequence[ContextSample] = 
 
 def reserved_error(rows: Sequence[MemorySample], fitted: ContextFit) -> float:
     """Return the log standard deviation of the reserved part, where it is most of the memory."""
-    reserved = np.array([reserved_mb(row.usage, row.gpu) for row in rows])
+    reserved = np.array([row.usage.reserved_mb for row in rows])
     measured = np.array([row.memory_mb - fitted.context_mb(row) for row in rows])
     labels = np.array([row.memory_mb for row in rows])
     forward = np.array([row.usage.kept_bytes == 0 for row in rows])

@@ -10,7 +10,7 @@ from zlib import crc32
 from dataset.join.graph_store import GraphStore
 from dippm.devices import find
 from dippm.estimate.conditions import Mode, Precision
-from dippm.estimate.models.memory import MemoryFootprint
+from dippm.estimate.models.memory import MemoryFootprint, MemoryGpu
 from training.hybrid.rows.collected_rows import CollectedSet, slice_of
 from training.hybrid.rows.memory_samples import MemorySample
 
@@ -22,7 +22,7 @@ PARTS = 5
 def collected_memory(found: CollectedSet, graphs: GraphStore) -> Iterator[MemorySample]:
     """Yield a sample for each whole model whose reserved memory and context are both known.
 
-    The context of a collected row was read after the library of convolutions was loaded, whatever
+    They ran under `torch.inference_mode`. The context of a collected row was read after the library of convolutions was loaded, whatever
     the model has of them.
     """
 
@@ -30,7 +30,9 @@ def collected_memory(found: CollectedSet, graphs: GraphStore) -> Iterator[Memory
     def footprint(
         model: str, precision: Precision, mode: Mode, channels_last: bool
     ) -> MemoryFootprint:
-        return MemoryFootprint.of(graphs[model], precision, mode, channels_last=channels_last)
+        return MemoryFootprint.of(
+            graphs[model], precision, mode, channels_last=channels_last, inference_mode=True
+        )
 
     for record in sorted(found.records, key=lambda record: record["model"]):
         known = record["memory_reserved_mb"] and record["memory_context_mb"]
@@ -40,7 +42,8 @@ def collected_memory(found: CollectedSet, graphs: GraphStore) -> Iterator[Memory
         if record["kind"] != "model" or not known or sm_count is None:
             continue
         regime = record["precision"], record["mode"], bool(record["channels_last"])
-        usage = footprint(record["model"], *regime).usage(int(record["batch"]))
+        gpu = MemoryGpu(sm_count, device.compute_capability)
+        usage = footprint(record["model"], *regime).usage(int(record["batch"]), gpu)
         yield MemorySample(
             model=record["architecture"],
             source=found.source,

@@ -11,6 +11,8 @@ from dippm.estimate.pretrained.store import METRICS
 
 KEY = ("gpu", "target", "data", "split")
 ERRORS = ("n", "median_ape", "mape")
+SINCE = "errors since"
+"""First words of the table's title."""
 
 
 def regression_table(
@@ -44,7 +46,7 @@ def regression_table(
         }
         for key in dict.fromkeys((*after, *before))
     ]
-    return {f"errors since {earlier.name}, percent": rows}
+    return {f"{SINCE} {earlier.name}, percent": rows}
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ class Kernel(NamedTuple):
         strided: whether it reads a permuted view.
         serial: steps that one thread does one after another, besides the work above.
         launches: number of kernels that this record stands for.
+        inner_launches: launches that a library makes inside the call, and no line of Python.
         images_last: whether it reads images stored channels last.
         in_place: whether it writes into its operand.
         repeated: whether it broadcasts an operand, reading it more than once.
@@ -56,6 +57,7 @@ class Kernel(NamedTuple):
     strided: bool = False
     serial: float = 0.0
     launches: int = 1
+    inner_launches: int = 0
     images_last: bool = False
     in_place: bool = False
     repeated: bool = False

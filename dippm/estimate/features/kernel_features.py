@@ -148,7 +148,7 @@ def kernel_features(
     q = table.quantities(batch)
     flops, read, write, weight, m, n, k, copies, _ = q.T
     window, stride, in_bytes, out_bytes, strided, _ = table.settings.T[:6]
-    images_last, in_place, repeated, run = table.settings.T[6:]
+    images_last, in_place, repeated, run = table.settings.T[6:10]
     compute, memory = roofline_parts_ms(table, batch, view)
     roofline = roofline_ms(table, batch, view)
     moved = read + write + weight

@@ -219,7 +219,7 @@ class Hybrid:
         """
         used, host = self._host(c.host, c.device)
         work = found.device_ms, self.phase.launches(table), _input_bytes(table, c), c.timer
-        used = replace(used, launches=int(table.launches), share=launch_share(*work, host))
+        used = replace(used, launches=int(table.host_launches), share=launch_share(*work, host))
         return latency_ms(*work, host), used
 
     def _power(

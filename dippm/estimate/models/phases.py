@@ -122,8 +122,8 @@ class ForwardPass:
         return table, LawKernels.of(KernelGraph.of(table, ROUNDS))
 
     def launches(self, table: KernelTable) -> float:
-        """Return how many there are."""
-        return table.launches
+        """Return how many there are, those inside of library calls by what they take."""
+        return table.host_launches
 
     def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
         """Return the tensors of a pass."""
@@ -188,7 +188,8 @@ class TrainingSteps:
         """Return launches, those that no line of Python makes by what they take."""
         counts = table.settings[:, _LAUNCHES]
         inside = float(counts[np.isin(table.part, _FROM_PYTHON)].sum())
-        return inside + self._launch_share * (float(counts.sum()) - inside)
+        outside = self._launch_share * (float(counts.sum()) - inside)
+        return inside + outside + table.host_launches - table.launches
 
     def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
         """Return what a step keeps."""

@@ -245,9 +245,7 @@ class AutogradFootprint:
             inference, np.where(grows, 0.0, whole), np.where(grows, whole / PRIME_BATCH, 0.0)
         )
 
-    def usage(
-        self, batch: int, gpu: MemoryGpu = MemoryGpu(), least: Usage | None = None
-    ) -> Usage:
+    def usage(self, batch: int, gpu: MemoryGpu = MemoryGpu(), least: Usage | None = None) -> Usage:
         """Return the memory at a batch, at least that of the pass under `torch.no_grad`.
 
         Args:

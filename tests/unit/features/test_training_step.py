@@ -29,10 +29,10 @@ RECORDINGS = Path(__file__).parents[2] / "recordings"
 STEPS = json.loads((RECORDINGS / "training_step" / "steps.json").read_text())["steps"]
 WITHIN, LAUNCHES_WITHIN, SAVED_WITHIN = 0.05, 0.1, 0.02
 INFERENCE = {
-    "timm:regnetx_002@224": "b979be607d6ad87d",
-    "timm:flexivit_base@240": "2fe50cd209b0c52b",
-    "timm:lcnet_100@224": "205afab9c2d457c0",
-    "transformers:gpt2@256": "20f1a2ce00f0ca34",
+    "timm:regnetx_002@224": "5b572cdf5c32911e",
+    "timm:flexivit_base@240": "54a813fa41eb6035",
+    "timm:lcnet_100@224": "796327fce1103265",
+    "transformers:gpt2@256": "63c026125ff22ff6",
 }
 """What the kernels of inference hash to, as they were before there were any of training."""
 
@@ -77,7 +77,7 @@ def test_kernels_of_inference_are_as_they_were(spec: str) -> None:
         assert kernel.part == "forward"
         values = [getattr(kernel, name) for name in kernel._fields if name != "part"]
         digest.update(repr(values).encode())
-    assert KERNEL_VERSION == "10", "with other kernels, hash anew"
+    assert KERNEL_VERSION == "11", "with other kernels, hash anew"
     assert digest.hexdigest()[:16] == INFERENCE[spec]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,13 @@ import pytest
 
 from dataset.join.graph_store import GraphStore
 from dataset.join.shipped_graphs import unpack
-from dippm.devices import seed_profile
+from dippm.devices import find, seed_profile
+from dippm.errors import CheckpointError
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.footprint import MemoryFootprint
 from dippm.estimate.models.memory import MIB, MemoryModel
+from dippm.estimate.pretrained.store import CONFIG, WEIGHTS, read_metrics
 from tests.unit.models.test_footprint import recorded
 from training.hybrid.fit import memory
 from training.hybrid.rows.context_samples import (
@@ -23,6 +29,7 @@ from training.hybrid.rows.context_samples import (
     context_samples,
 )
 from training.hybrid.rows.memory_samples import MemorySample, memory_samples
+from training.refit_memory import write_version
 from training.studies.seed_memory import seed_rows
 
 PER_SM, CONVOLUTION = 4.0, 220.0
@@ -222,3 +229,40 @@ def test_table_4_under_autograd_is_within_15_percent_and_names_its_slices(
 def test_a_model_of_before_reads_as_it_was() -> None:
     old = {"context_mb": 1.0, "context_mb_per_sm": 2.0, "convolution_mb": 3.0, "log_error": 0.1}
     assert MemoryModel.from_config(old) == MemoryModel(1.0, 2.0, 3.0, 0.1)
+
+
+def test_a_version_with_another_memory_is_the_same_in_all_else(tmp_path: Path) -> None:
+    shipped, out = pretrained.find().path, tmp_path / "hybrid-gpu" / "9.9.9"
+    model, report = memory.evaluate(list(rows_of(BASES)))
+    card = {"changes": "Other memory.", "command": "python -m training.refit_memory"}
+    write_version(shipped, out, asdict(model), memory.memory_lines(report), card)
+    before, after = (pretrained.load(folder) for folder in (shipped, out))
+    assert (out / WEIGHTS).read_bytes() == (shipped / WEIGHTS).read_bytes()
+    assert after.predictor.memory == model
+    assert before.predictor.memory != model
+    kept = {"memory", "card", "training", "version"}
+    old, new = (
+        {name: value for name, value in each.config.items() if name not in kept}
+        for each in (before, after)
+    )
+    assert old == new
+    assert after.config["card"]["command"].splitlines()[-1] == card["command"]
+    metrics = read_metrics(out)
+    lines = [line for line in metrics["summary"] if line["target"] == "memory_mb"]
+    assert lines == memory.memory_lines(report)
+    assert len(metrics["summary"]) > len(lines)
+    graph = recorded("timm:regnetx_002@224")
+    asked = Conditions(device=find("A100"), batch=8)
+    one, other = (each.predictor.predict(graph, asked) for each in (before, after))
+    assert one.values["latency_ms"] == other.values["latency_ms"]
+    assert one.values["memory_mb"] != other.values["memory_mb"]
+
+
+def test_networks_of_other_features_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "hybrid-gpu" / "0.1.0"
+    shutil.copytree(pretrained.find().path, folder)
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**config, "feature_version": "1.0.0"}))
+    with pytest.raises(CheckpointError, match=r"features 1\.0\.0") as error:
+        write_version(folder, tmp_path / "hybrid-gpu" / "0.2.0", {}, [], {"command": ""})
+    assert "training.hybrid.train" in error.value.hint

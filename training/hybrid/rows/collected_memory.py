@@ -22,8 +22,8 @@ PARTS = 5
 def collected_memory(found: CollectedSet, graphs: GraphStore) -> Iterator[MemorySample]:
     """Yield a sample for each whole model whose reserved memory and context are both known.
 
-    They ran under `torch.inference_mode`. The context of a collected row was read after the library of convolutions was loaded, whatever
-    the model has of them.
+    They ran under `torch.inference_mode`. The context of a collected row was read after the library
+    of convolutions was loaded, whatever the model has of them.
     """
 
     @lru_cache(maxsize=8)

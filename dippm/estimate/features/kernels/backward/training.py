@@ -97,7 +97,8 @@ def recurrent(g: Gradients, step: Step, gradient: int) -> None:
     g.give(source, made)
     if weights:
         with g.towards(weights[0]):
-            run.emit(data._replace(weight_bytes=0.0, write_bytes=size), (gradient, *held))
+            one_product = data._replace(weight_bytes=0.0, write_bytes=size, serial=0.0)
+            run.emit(one_product._replace(inner_launches=0), (gradient, *held))
         maker = len(run.kernels) - 1
     for position in weights:
         tensor = run.tensor(position)

@@ -21,8 +21,8 @@ from dippm.model.relax.raw_graph import RAW_GRAPH_VERSION
 
 SHIPPED = Path(__file__).parents[1] / "graphs" / "models.jsonl.xz"
 LIBRARIES = ("torch", "torchvision", "timm", "transformers")
-NOT_SHIPPED = ("kernelbench:",)
-"""Prefixes of models whose graphs are not redistributed."""
+NOT_SHIPPED = ("kernelbench:", "nb101:")
+"""Prefixes of models whose graphs are not redistributed, or are made as fast as unpacked."""
 GRAPH = ',"graph":'
 """Separator before the graph in a line, which occurs in no JSON string."""
 

@@ -20,7 +20,7 @@ from dippm.devices import smallest_profile
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.graph_parts import GraphParts
 from dippm.estimate.models.intervals import COVERAGE, Z90, Z99
-from dippm.estimate.models.memory import MemoryGpu
+from dippm.estimate.models.memory import MIB, MemoryGpu
 from dippm.estimate.models.phases import Memory
 from dippm.estimate.models.targets import Estimate, MemoryParts
 from dippm.model.graph.model_graph import ModelGraph
@@ -75,9 +75,10 @@ class MemoryAnswers:
     def in_eight_bits(
         self, graph: ModelGraph, c: Conditions, half: Estimate, parts: MemoryParts | None
     ) -> tuple[Estimate, MemoryParts | None]:
-        """Return the memory in 8 bits: as far below 16 as 16 is below 32, halved; and its parts.
+        """Return the memory in 8 bits, and its parts.
 
-        Layers that stay in 16 bits make it that of 16 at most, the end of its interval.
+        Its tensors are as far below those of 16 bits as these are below those of 32, halved. Layers
+        that stay in 16 bits make it that of 16 at most, the end of its interval.
 
         Args:
             graph: of the model.
@@ -85,9 +86,10 @@ class MemoryAnswers:
             half: memory there.
             parts: of it.
         """
-        wide = self._parts.usage(graph, c.replace(precision="fp32"))
-        wide_mb = self._memory.memory_mb(wide, _gpu(c), c.context_mb)
-        value = min(half.value, max(half.value - (wide_mb - half.value) / 2, half.value / 2))
+        usages = (self._parts.usage(graph, one) for one in (c.replace(precision="fp32"), c))
+        wide, narrow = (usage.weight_bytes + usage.alive.total_bytes for usage in usages)
+        saved_mb = max(0.0, wide - narrow) / 2 / MIB
+        value = max(half.value - saved_mb, half.value / 2)
         low = half.interval.low * value / half.value
         found = replace(half, value=value, interval=replace(half.interval, low=low))
         return found, parts and _narrowed(parts, half.value - value)

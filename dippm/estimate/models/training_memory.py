@@ -261,7 +261,7 @@ class AutogradFootprint:
             range(count),
             [count] * count,
             residents=self.inference.weights,
-            lasting=self.inference.product_workspace(gpu),
+            lasting=self.inference.product_workspaces(gpu),
         )
         if reserved <= least.reserved_bytes:
             return least

@@ -87,6 +87,7 @@ def test_a_table_names_each_graph_that_it_needs_once(monkeypatch: pytest.MonkeyP
     others = pd.DataFrame({"model": ["timm:a@224", "timm:a@224", "timm:b@224"]})
     tables = {"hwgpt": measured.assign(gpu=GPUS), "timm_infer": others}
     monkeypatch.setattr(sources, "read", lambda name, _: tables[name])
+    monkeypatch.setattr(sources, "is_there", lambda *_: True)
     specs = raw_graphs.specs_of(["timm_infer", "hwgpt"])
     assert specs == ["timm:a@224", "timm:b@224", gpt.key_of(architecture())]
 

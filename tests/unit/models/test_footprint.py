@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import dippm
 from dataset.measured.nodes import GraphBuilder
@@ -30,6 +31,13 @@ UNIT = 4 * 1024
 """Bytes of one value of a sketch, at batch 1; whole blocks of the allocator."""
 OFF = {("transformers:gpt2@256", "amp"): 0.18}
 """What is known to be off by more than 2 %: a cube that autocast takes in single precision."""
+
+
+class First(torch.nn.Module):
+    """The first of several results."""
+
+    def forward(self, results: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return results[0]
 
 
 def recorded(spec: str) -> ModelGraph:
@@ -293,6 +301,7 @@ def convolution(taps: int, groups: int = 1, stride: int = 1) -> ModelGraph:
         (convolution(3), {"mode": "compiled"}, 0.0),
         (convolution(3), {"precision": "fp32-ieee"}, 0.0),
         (convolution(3, groups=2), {"channels_last": True}, 1.0),
+        (convolution(3, groups=2), {"mode": "compiled"}, 1.0),
         (convolution(3, groups=64), {}, 0.0),
         (convolution(1), {}, 0.0),
         (convolution(1, stride=2), {}, 0.0),
@@ -308,6 +317,18 @@ def test_convolutions_copy_images_into_the_order_of_tensor_cores(
     weights = node.param_bytes if node.attributes["kernel"] != (1, 1) else 0
     workspace = footprint.sizes(2)[footprint.workspace].sum()
     assert workspace == pytest.approx(copied * (2 * (image + result) + weights))
+
+
+def test_a_recurrent_layer_holds_its_gates_and_a_second_workspace_of_products() -> None:
+    for hidden, results in ((128, 18), (256, 5)):  # as GRUs held on an H100 and an H200
+        module = torch.nn.Sequential(torch.nn.GRU(64, hidden, batch_first=True), First()).eval()
+        graph = dippm.read_graph(module, input=(60, 64))
+        footprint = MemoryFootprint.of(graph)
+        assert footprint.sizes(512)[footprint.workspace].tolist() == [
+            results * 512 * 60 * hidden * 4
+        ]
+        step = footprint.first_recurrent
+        assert footprint.product_workspaces(MemoryGpu(132, 9.0)) == ((32 * MIB, step),)
 
 
 def test_autocast_keeps_no_copies_under_inference_mode() -> None:

@@ -371,19 +371,32 @@ def _recurrent_workspaces(
 ) -> Iterator[_Tensor]:
     """Yield what cuDNN holds while a recurrent layer runs, as seen of GRUs on an H100 and an H200.
 
-    In tensors of the result's size: 18 for each layer of a small state, whose steps are one kernel,
-    and 5 for all layers of a larger one. Both are taken to grow with the number of gates.
+    In tensors of the result's size: of a small state, whose steps are one kernel, its gates before
+    and after the state came to them, of all layers; of a larger one those of one layer, and two.
     """
     for i, step in enumerate(program.steps):
-        if step.op not in GATES or not step.makes:
+        if step.op not in GATES or not step.makes or not step.reads:
             continue
-        a, gates = nodes[step.node].attributes, GATES[step.op]
-        hidden, layers = a.get("hidden_size"), a.get("layers")
-        is_small = isinstance(hidden, int) and hidden <= SMALL_STATE[step.op]
-        results = 6 * gates * (layers if isinstance(layers, int) else 1) if is_small else gates + 2
-        made = step.makes[0]
+        made, gates = step.makes[0], GATES[step.op]
+        hidden = nodes[step.node].attributes.get("hidden_size")
+        if isinstance(hidden, int) and 0 < hidden <= SMALL_STATE[step.op]:
+            results = 2 * gates * _stacked_layers(step, hidden, program.buffers[made].shape)
+        else:
+            results = gates + 2
         shape = (results * prod(program.buffers[made].shape),)
         yield _Tensor(shape, widths.of[made], Lifetime(i, i), workspace=True)
+
+
+def _stacked_layers(step: ProgramStep, hidden: int, result: Shape) -> int:
+    """Return the layers of one call, of which a graph has a node each, by their weights."""
+    directions, gates = max(1, result[-1] // hidden), GATES[step.op]
+
+    def weights(features: int) -> int:
+        return directions * gates * hidden * (features + hidden + 2)
+
+    elements = sum(n for _, n in step.weights)
+    more = elements - weights(step.reads[0][1][-1])
+    return 1 + max(0, round(more / weights(directions * hidden)))
 
 
 @dataclass(frozen=True, slots=True)

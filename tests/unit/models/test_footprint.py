@@ -319,16 +319,24 @@ def test_convolutions_copy_images_into_the_order_of_tensor_cores(
     assert workspace == pytest.approx(copied * (2 * (image + result) + weights))
 
 
-def test_a_recurrent_layer_holds_its_gates_and_a_second_workspace_of_products() -> None:
-    for hidden, results in ((128, 18), (256, 5)):  # as GRUs held on an H100 and an H200
-        module = torch.nn.Sequential(torch.nn.GRU(64, hidden, batch_first=True), First()).eval()
-        graph = dippm.read_graph(module, input=(60, 64))
-        footprint = MemoryFootprint.of(graph)
-        assert footprint.sizes(512)[footprint.workspace].tolist() == [
-            results * 512 * 60 * hidden * 4
-        ]
-        step = footprint.first_recurrent
-        assert footprint.product_workspaces(MemoryGpu(132, 9.0)) == ((32 * MIB, step),)
+@pytest.mark.parametrize(
+    ("layer", "hidden", "how", "results"),
+    [
+        (torch.nn.GRU, 128, {"num_layers": 3}, 18),  # as one held on an H100
+        (torch.nn.GRU, 256, {"num_layers": 3}, 5),  # on an H200
+        (torch.nn.LSTM, 64, {"num_layers": 2, "bidirectional": True, "bias": False}, 16),
+        (torch.nn.RNN, 384, {}, 2),
+    ],
+)
+def test_a_recurrent_layer_holds_its_gates_and_a_second_workspace_of_products(
+    layer: type[torch.nn.RNNBase], hidden: int, how: dict[str, Any], results: int
+) -> None:
+    module = torch.nn.Sequential(layer(64, hidden, batch_first=True, **how), First()).eval()
+    footprint = MemoryFootprint.of(dippm.read_graph(module, input=(60, 64)))
+    size = 512 * 60 * hidden * (2 if "bidirectional" in how else 1) * 4
+    assert footprint.sizes(512)[footprint.workspace].tolist() == [results * size]
+    step = footprint.first_recurrent
+    assert footprint.product_workspaces(MemoryGpu(132, 9.0)) == ((32 * MIB, step),)
 
 
 def test_autocast_keeps_no_copies_under_inference_mode() -> None:

@@ -42,7 +42,7 @@ from training.evaluation.held_out import (
 from training.hybrid.fit.checkpoint_law import _often, checkpoint_laws
 from training.hybrid.fit.folds import LEARNERS, Runner, Settings, Task
 from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mixture, Single
-from training.hybrid.fit.network import NetworkSettings
+from training.hybrid.fit.network import NetworkSettings, bounded
 from training.hybrid.fit.network_fit import FitSettings, _draws, predict_log_ms, restore
 from training.hybrid.fit.novelty import measured_models, measured_tensors, row_shares
 from training.hybrid.fit.residuals import added, residuals_of
@@ -206,6 +206,15 @@ def test_the_network_learns(runner, tasks):
     error = (held["predicted latency_ms"] / held["latency_ms"] - 1).abs()
     usual = (held["latency_ms"].median() / held["latency_ms"] - 1).abs()
     assert error.median() < 0.5 * usual.median()
+
+
+def test_what_was_pushed_beyond_a_bound_finds_its_way_back():
+    x = torch.tensor([-3.0, -3.0, 0.5, 3.0, 3.0], requires_grad=True)
+    y = bounded(x, -1.0, 1.0)
+    assert y.tolist() == [-1.0, -1.0, 0.5, 1.0, 1.0]
+    (y * torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])).sum().backward()
+    # Descent goes against the gradient: the second and the fourth are led back.
+    assert x.grad.tolist() == [0.0, -1.0, 1.0, 1.0, 0.0]
 
 
 def test_an_interrupted_run_goes_on(runner, tasks):

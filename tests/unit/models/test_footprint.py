@@ -339,6 +339,19 @@ def test_a_recurrent_layer_holds_its_gates_and_a_second_workspace_of_products(
     assert footprint.product_workspaces(MemoryGpu(132, 9.0)) == ((32 * MIB, step),)
 
 
+@pytest.mark.parametrize(("tokens", "stored"), [((), 1 + 4 + 1), ((16,), 1 + 4 + 4)])
+def test_compiled_code_writes_over_a_matrix_and_not_over_a_view(
+    tokens: tuple[int, ...], stored: int
+) -> None:
+    s = Sketch()
+    narrow, wide = (BATCH, *tokens, 1024), (BATCH, *tokens, 4096)
+    y = s.call("matmul", [s.input(*narrow), s.weight(1024, 4096)], *wide)
+    y = s.call("gelu", [y], *wide)
+    y = s.call("matmul", [y, s.weight(4096, 1024)], *narrow)
+    graph = build(s.raw(y))
+    assert units(graph, mode="compiled") == stored * np.prod(tokens, initial=1)
+
+
 def test_autocast_keeps_no_copies_under_inference_mode() -> None:
     graph = recorded("transformers:gpt2@256")
     kept, freed = (

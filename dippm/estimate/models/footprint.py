@@ -206,17 +206,25 @@ class MemoryFootprint:
         reserved = reserved_bytes(
             *(array.tolist() for array in lives),
             residents=self.weights,
-            lasting=self.product_workspaces(gpu),
+            lasting=self.product_workspaces,
         )
+        reserved -= self.spared_bytes(gpu)
         return Usage(self.weight_bytes, self.peak(batch), float(reserved), self.convolves)
 
-    def product_workspaces(self, gpu: MemoryGpu) -> tuple[tuple[int, int], ...]:
+    @property
+    def product_workspaces(self) -> tuple[tuple[int, int], ...]:
         """Return the bytes of each workspace of matrix products with the step that makes it.
 
-        The products of recurrent layers have one of their own.
+        The products of recurrent layers have one of their own. Those of every GPU are placed as the
+        large ones: whether a smaller one takes a piece of a large block or of some small one hangs
+        on single MiB, so that memory would fall by a quarter from one batch to the next.
         """
         steps = self.first_product, self.first_recurrent
-        return tuple((gpu.workspace_bytes, step) for step in steps if step is not None)
+        return tuple((LARGE_PRODUCT_WORKSPACE, step) for step in steps if step is not None)
+
+    def spared_bytes(self, gpu: MemoryGpu) -> int:
+        """Return by how much the workspaces of a GPU are smaller than those that are placed."""
+        return len(self.product_workspaces) * (LARGE_PRODUCT_WORKSPACE - gpu.workspace_bytes)
 
     def sizes(self, batch: int) -> Floats:
         """Return the bytes of each tensor at a batch, as the allocator rounds them, shape (T,)."""

@@ -261,8 +261,9 @@ class AutogradFootprint:
             range(count),
             [count] * count,
             residents=self.inference.weights,
-            lasting=self.inference.product_workspaces(gpu),
+            lasting=self.inference.product_workspaces,
         )
+        reserved -= self.inference.spared_bytes(gpu)
         if reserved <= least.reserved_bytes:
             return least
         return replace(

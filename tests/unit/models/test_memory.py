@@ -120,12 +120,10 @@ def test_products_have_a_larger_workspace_on_hopper_and_blackwell_of_data_centre
         assert parts is not None
         reserved[gpu] = parts.reserved_mb
     plain, large = 8_519_680 / MIB, 32.0
-    medium_segment = 20.0  # of the smaller one, which other tensors of the model share
     for gpu in ("RTX-4090", "RTX-5090"):
         assert reserved[gpu] == pytest.approx(reserved["A100-40GB"])
     for gpu in ("H100", "H200", "B200"):
-        more = reserved[gpu] - reserved["A100-40GB"]
-        assert large - medium_segment <= more <= large + medium_segment - plain
+        assert reserved[gpu] - reserved["A100-40GB"] == pytest.approx(large - plain)
 
 
 def test_what_is_not_known_of_the_context_is_in_interval_and_bound() -> None:

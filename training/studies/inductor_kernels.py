@@ -286,7 +286,11 @@ def _holder(name: str, graph: Any) -> str:
 
 
 def _overwritten(node: Any, graph: Any) -> set[str]:
-    """Return buffers that generated code reads point by point for a result of equal size."""
+    """Return buffers that generated code reads point by point for a result of equal size and axes.
+
+    A buffer that is read as a view with other axes is not among them: on an H100 `torch.compile`
+    held the product before a GELU beside its result.
+    """
     if isinstance(node, scheduler.ExternKernelSchedulerNode):
         return set()
     written = {
@@ -299,7 +303,15 @@ def _overwritten(node: Any, graph: Any) -> set[str]:
         points.setdefault(dep.name, set()).add(
             (getattr(dep, "index", None), _dep_bytes(dep, graph))
         )
-    return {name for name, at in points.items() if len(at) == 1 and at <= written}
+    axes = {_axes(dep.name, graph) for dep in node.read_writes.writes}
+    same = (name for name, at in points.items() if len(at) == 1 and at <= written)
+    return {name for name in same if _axes(name, graph) in axes}
+
+
+def _axes(name: str, graph: Any) -> int:
+    """Return the number of axes of a buffer, 0 if there is none."""
+    buffer = graph.try_get_buffer(name)
+    return 0 if buffer is None else len(buffer.get_size())
 
 
 def _dep_bytes(dep: Any, graph: Any) -> float:

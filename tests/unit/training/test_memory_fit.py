@@ -94,7 +94,7 @@ def rows_of(
 
 
 def test_the_fit_finds_contexts_by_installation_and_what_they_share() -> None:
-    rows = list(rows_of(BASES))
+    rows = list(rows_of(BASES, batches=(1, 8, 32)))
     fitted = memory.fit_contexts(rows)
     assert fitted.per_sm == pytest.approx(PER_SM, rel=0.01)
     assert fitted.convolution_mb == pytest.approx(CONVOLUTION, rel=0.01)

@@ -373,17 +373,46 @@ def _neighbours() -> Any:
     return throughput_figure(lines)
 
 
-def _networks() -> Any:
-    """Return the errors of D3.5's five networks beside ours after 10 epochs."""
+def _d35_results() -> Mapping[str, Any]:
+    """Return the committed results of D3.5's experiment, by job."""
     import json
 
-    import plotly.graph_objects as go
-
     from scripts.site.links import ROOT
-    from training.d35.report import D35_TABLE3, NETWORKS
 
     path = ROOT / "training" / "studies" / "results" / "d35.json"
-    found = json.loads(path.read_text(encoding="utf-8"))["results"]
+    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))["results"]
+    return found
+
+
+def _held_out_families() -> Any:
+    """Return the errors of GraphSAGE on what it has not seen: batches, architectures, families."""
+    import plotly.graph_objects as go
+
+    found = _d35_results()
+    families = sorted(
+        (run["test"]["mape"], run["fold"])
+        for key, run in found.items()
+        if key.startswith("families/")
+    )
+    bars = [
+        ("random split", found["narrow/S0/0/sage"]["test"]["mape"], OTHER),
+        ("architectures held out", found["architectures/S1/0/sage"]["test"]["mape"], OTHER),
+        *((f"{name} held out", error, MARK) for error, name in families),
+    ]
+    names, errors, colours = zip(*reversed(bars), strict=True)
+    figure = go.Figure(
+        go.Bar(y=names, x=[100 * e for e in errors], orientation="h", marker_color=colours)
+    )
+    return _laid_out(figure, xaxis_title="MAPE of the test part, %")
+
+
+def _networks() -> Any:
+    """Return the errors of D3.5's five networks beside ours after 10 epochs."""
+    import plotly.graph_objects as go
+
+    from training.d35.report import D35_TABLE3, NETWORKS
+
+    found = _d35_results()
     ours = {gnn: found[key] for gnn in NETWORKS if (key := f"table3/S0/0/{gnn}") in found}
     errors = {
         "D3.5, its measured labels": [D35_TABLE3[gnn][2] for gnn in ours],
@@ -415,5 +444,6 @@ CHARTS: Mapping[str, Callable[[], Any]] = {
     "budgets": _budgets,
     "neighbours": _neighbours,
     "networks": _networks,
+    "held_out_families": _held_out_families,
 }
 """Function that draws each chart, by name."""

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.estimate.conditions import Attention, Mode, Precision
-from dippm.estimate.features.kernels.launch import SMALL_STATE
+from dippm.estimate.features.kernels.launch import keeps_state
 from dippm.estimate.models.allocator import BLOCK, MIB, Residents, reserved_bytes, residents_of
 from dippm.estimate.models.compiled_program import narrowed, overwritten, without_indices
+from dippm.model.graph.dialects.recurrent import GATES
 from dippm.model.graph.draft import Shape, item_bytes
 from dippm.model.graph.float_type import weight_bytes
 from dippm.model.graph.lifetimes import Lifetime, compiled_lifetimes, eager_lifetimes
@@ -37,8 +38,6 @@ LAZY_CAPABILITY = 8.9
 """Compute capability from which a GPU needs CUDA 11.8 or newer, which load kernels lazily."""
 _PRODUCTS = ("dense", "batch_matmul", "attention")
 _AUTOCASTS: tuple[Precision, ...] = ("amp", "amp-bf16")
-GATES = {"lstm": 4, "gru": 3, "rnn": 1}
-"""Gates of recurrent layers."""
 
 
 class MemoryGpu(NamedTuple):
@@ -387,7 +386,7 @@ def _recurrent_workspaces(
             continue
         made, gates = step.makes[0], GATES[step.op]
         hidden = nodes[step.node].attributes.get("hidden_size")
-        if isinstance(hidden, int) and 0 < hidden <= SMALL_STATE[step.op]:
+        if isinstance(hidden, int) and hidden > 0 and keeps_state(step.op, hidden):
             results = 2 * gates * _stacked_layers(step, hidden, program.buffers[made].shape)
         else:
             results = gates + 2
@@ -494,7 +493,7 @@ class Widths:
         self, program: Program, precision: Precision, halves: frozenset[int] = frozenset()
     ) -> None:
         self._halves = halves
-        self.autocast = precision in ("amp", "amp-bf16")
+        self.autocast = precision in _AUTOCASTS
         self.full = 2.0 if precision in ("fp16", "bf16") else 4.0
         self.of: dict[int, float] = {}
         self.casts: list[list[tuple[Shape, float]]] = []

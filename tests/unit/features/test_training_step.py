@@ -34,7 +34,7 @@ INFERENCE = {
     "timm:lcnet_100@224": "796327fce1103265",
     "transformers:gpt2@256": "63c026125ff22ff6",
 }
-"""What the kernels of inference hash to, as they were before there were any of training."""
+"""Hash of the kernels of inference by model, which rules of training may not change."""
 
 
 def recorded(spec: str) -> ModelGraph:

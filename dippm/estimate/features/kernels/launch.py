@@ -83,6 +83,11 @@ CALL_LAUNCHES, SMALL_CALL_LAUNCHES = 24, 70
 0.24 and 0.7 ms on the hosts of our H100 and H200."""
 
 
+def keeps_state(op: str, hidden: float) -> bool:
+    """Tell whether one kernel of cuDNN runs all steps of a layer, with its state on the chip."""
+    return hidden <= SMALL_STATE.get(op, 0.0)
+
+
 def recurrent(run: Run, call: OperatorCall) -> None:
     """Launch one record for all layers, whose steps wait for each other.
 
@@ -110,7 +115,7 @@ def recurrent(run: Run, call: OperatorCall) -> None:
         flops=2.0 * work,
         operands=call.inputs,
     )
-    if hidden <= SMALL_STATE.get(call.op, 0.0):
+    if keeps_state(call.op, hidden):
         serial, inner = SERIAL_OF_STATE * hidden, SMALL_CALL_LAUNCHES
     else:
         serial, inner = SERIAL_PER_STEP, CALL_LAUNCHES + 2 * int(steps) * layers

@@ -12,7 +12,8 @@ from dippm.model.graph.dialects.names import split_name
 MOST_PACKED_LAYERS = 64
 """Maximum depth of a recurrent operator with packed weights; known models have at most 8."""
 
-_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+"""Gates of recurrent layers, by operator."""
 
 
 def _recurrent(op: str) -> Callable[[RawCall], bool]:
@@ -71,7 +72,7 @@ def _check_layers(call: RawCall, layers: int, directions: int) -> None:
 
 def _hidden(op: str, call: RawCall) -> int:
     """Return the hidden size, from the first weight: (gates · hidden, input) in some order."""
-    gates, width = _GATES[op], call.inputs[0].shape[-1]
+    gates, width = GATES[op], call.inputs[0].shape[-1]
     for weight in call.inputs[1:]:
         sizes = [size for size in weight.shape if size != 1]
         if weight.is_static and len(sizes) >= 2 and width in sizes:
@@ -98,4 +99,4 @@ def _steps(call: RawCall) -> int:
     return prod(rest)
 
 
-READERS: dict[str, Callable[[RawCall], bool]] = {op: _recurrent(op) for op in _GATES}
+READERS: dict[str, Callable[[RawCall], bool]] = {op: _recurrent(op) for op in GATES}

@@ -132,10 +132,9 @@ def main(
     ]
     runner.run([*shipped, *(task for of_split in tasks.values() for task in of_split)])
     weight = choose_weight(runner, tasks[chosen])
-    held_out_sets = {
-        name: published_held_out(runner, of_split, graph, weight=weight, memory=memory, power=power)
-        for name, of_split in tasks.items()
-    }
+    held_out_sets = published_held_out(
+        runner, tasks, graph, weight=weight, memory=memory, power=power
+    )
     if LABORATORIES in held_out_sets:
         latency = held_out_sets[LABORATORIES].rows
         power_lines += energy_lines(samples, latency, SPLITS[LABORATORIES])

@@ -18,7 +18,13 @@ from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.hybrid.fit.folds import keep_arrays
 from training.hybrid.judge.published_folds import CARD as FOLD_CARD
-from training.hybrid.judge.published_folds import METRICS, NO_WIDTHS, PREDICTOR, ask_fold
+from training.hybrid.judge.published_folds import (
+    METRICS,
+    NO_WIDTHS,
+    PREDICTOR,
+    ask_folds,
+    kept_answers,
+)
 from training.hybrid.rows.examples import GraphLookup
 from training.steps.base import Base, Floats
 from training.steps.examples import StepExamples
@@ -53,20 +59,25 @@ class StepRunner:
     graph: GraphLookup
 
     def held_out(self, folds: Sequence[StepFold]) -> HeldOut:
-        """Return the answers of the published folds of a split, see `published_folds.ask_fold`.
+        """Return the answers of the published folds of a split, see `published_folds.ask_folds`.
 
         A step without an update is no question of a user: it has no row.
         """
         rows = self.examples.rows
-        parts = []
+        asked = [{int(i): rows[i] for i in fold.test if rows[i].optimizer} for fold in folds]
+        folders = []
         with Progress() as progress:
             bar = progress.add_task("fits of training steps", total=len(folds))
             for fold in folds:
-                folder = self._checkpoint(fold)
+                folders.append(self._checkpoint(fold))
                 progress.update(bar, advance=1, description=f"fits (last: {fold.file[:40]})")
-                asked = {int(i): rows[i] for i in fold.test if rows[i].optimizer}
-                if asked:
-                    parts.append(ask_fold(folder, fold.name, asked, self.graph))
+        questions = dict(zip(folders, asked, strict=True))
+        ask_folds({folder: mine for folder, mine in questions.items() if mine}, self.graph)
+        parts = [
+            kept_answers(folder, fold.name, mine)
+            for fold, folder, mine in zip(folds, folders, asked, strict=True)
+            if mine
+        ]
         return HeldOut(PREDICTOR, folds[0].split, pd.concat(parts, ignore_index=True), 0.0)
 
     def with_own_terms(self, folds: Sequence[StepFold]) -> HeldOut:

@@ -150,7 +150,7 @@ def inference_folds(
     return [
         InferenceFold(
             task.fold,
-            folders[task.fold],
+            folders[task.split, task.fold],
             frozenset(rows[i].family for i in task.test),
             frozenset(rows[i].architecture for i in task.test),
         )

@@ -1,7 +1,8 @@
 """`GraphParts`: kernels and footprints of a phase, kept for the most recent graphs.
 
 Grids, sweeps and searches ask about one graph under many conditions, few of which decide which
-kernels run and what is in memory.
+kernels run and what is in memory. None of that depends on a checkpoint, so the predictors of a
+process share it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from dippm.estimate.conditions import Conditions, same_arithmetic
+from dippm.estimate.conditions import Conditions, Phase, same_arithmetic
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.law_kernels import LawKernels
 from dippm.estimate.models.memory import MemoryGpu
@@ -17,6 +18,7 @@ from dippm.estimate.models.phases import PhaseModel
 from dippm.model.graph.model_graph import ModelGraph
 
 KEPT_GRAPHS = 8
+_shared: dict[Phase, GraphParts] = {}
 
 
 class GraphParts:
@@ -29,6 +31,11 @@ class GraphParts:
     def __init__(self, phase: PhaseModel) -> None:
         self._phase = phase
         self._kept: deque[tuple[ModelGraph, dict[Any, Any]]] = deque(maxlen=KEPT_GRAPHS)
+
+    @classmethod
+    def shared(cls, phase: PhaseModel) -> GraphParts:
+        """Return those that all predictors of a phase share."""
+        return _shared.setdefault(phase.name, cls(phase))
 
     def kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
         """Return the kernels of a graph, and what the law needs of them."""

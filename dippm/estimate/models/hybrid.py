@@ -121,7 +121,7 @@ class Hybrid:
         self.intervals = IntervalLaw(tuple(intervals["coefficients"]), intervals["quantile"])
         self.monotonic_bounds = MonotonicBounds(config["seen"]["often"])
         self.boards = BoardPower(self.power, config["seen"]["often"])
-        self._parts = GraphParts(self.phase)
+        self._parts = GraphParts.shared(self.phase)
         self._memory_answers = MemoryAnswers(self.memory, self._parts)
 
     @classmethod

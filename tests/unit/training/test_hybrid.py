@@ -334,11 +334,8 @@ def test_a_fit_of_another_split_is_not_read_as_one_of_this(runner, tasks):
 @pytest.fixture(scope="module")
 def held_out_sets(runner, tasks) -> dict[str, HeldOut]:
     """Answers of the folds' checkpoints, each written, loaded and asked."""
-    beside = {"weight": 0.5, "memory": MEMORY, "power": POWER}
-    return {
-        name: published_held_out(runner, tasks[name], graph_of, **beside)
-        for name in ("S1", "S2-10", "S3a")
-    }
+    asked = {name: tasks[name] for name in ("S1", "S2-10", "S3a")}
+    return published_held_out(runner, asked, graph_of, weight=0.5, memory=MEMORY, power=POWER)
 
 
 def test_a_published_fold_answers_for_each_row_that_it_held_out(runner, tasks, held_out_sets):

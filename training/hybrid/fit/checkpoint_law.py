@@ -93,17 +93,24 @@ def checkpoint_laws(
         KernelLaw.from_checkpoint(law.tensors, {"law": law.law, "seen": law.seen})
         for law in without
     ]
-    found = []
-    for law, mine, kernels in zip(without, sampled, row_kernels(bare, every, graph), strict=True):
-        own = [kernels[place[row.row_id]] for row in mine]
-        effects = fit_effects(
+    kernels = row_kernels(bare, every, graph)
+
+    def effects_of(position: int) -> dict[str, Any]:
+        law, mine, times = without[position], sampled[position], kernels[position]
+        found = fit_effects(
             mine,
-            own,
+            [times[place[row.row_id]] for row in mine],
             copy_bytes_per_ms=law.host["copy_bytes_per_ms"],
             heads=[(head["device"], head["mode"], head["table"]) for head in law.law["heads"]],
         )
-        found.append(replace(law, law={**law.law, **_effects_part(effects)}))
-    return found
+        return _effects_part(found)
+
+    processes = 1 if len(ensembles) == 1 else None
+    each = range(len(ensembles))
+    effects = map_forked(effects_of, each, what="effects of GPUs", processes=processes)
+    return [
+        replace(law, law={**law.law, **found}) for law, found in zip(without, effects, strict=True)
+    ]
 
 
 def _without_effects(

@@ -33,7 +33,7 @@ import dippm
 from dataset.join.graph_store import GraphStore
 from dippm.estimate.models.hybrid import HOST_DECIDES
 from dippm.estimate.predictor import LoadedPredictor
-from training.hybrid.judge.shipped_answers import shipped_answers
+from training.hybrid.judge.shipped_answers import Question, shipped_answers
 from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.collected_rows import read_collected, rows_of, rows_that_teach
 from training.hybrid.rows.examples import GraphLookup, Row, sampled_by
@@ -123,7 +123,7 @@ def gate_cells(loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup)
         if row.node is None and (row.timer == "kernel" or row.latency_ms >= SHORTEST_MS)
     )
     chosen = sampled_by(asked, cell_of, MOST_ROWS)
-    answers = shipped_answers(loaded, chosen, graph)
+    answers = shipped_answers([loaded], list(map(Question, chosen)), graph)
     answers["log_error"] = np.log(answers["predicted_ms"] / answers["measured_ms"])
     keys = pd.DataFrame([cell_of(row) for row in chosen], columns=list(CELL))
     known = pd.concat([keys, answers], axis=1).dropna(subset="log_error")

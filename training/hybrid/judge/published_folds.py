@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.hybrid.fit.checkpoint_law import checkpoint_laws, configuration
 from training.hybrid.fit.folds import Runner, Task
-from training.hybrid.judge.shipped_answers import shipped_answers
+from training.hybrid.judge.shipped_answers import Question, shipped_answers
 from training.hybrid.rows.examples import GraphLookup, Row, sampled_by
 
 ANSWERS = "answers.parquet"
@@ -32,45 +32,53 @@ MOST_ASKED = 300
 """Rows of one table, precision, layout and kind of work that a fold is asked for: more of them say
 the same, and an answer takes a tenth of a second."""
 PREDICTOR = "published fold"
+Key: TypeAlias = tuple[str, str]
+"""Names of a split and of one of its folds."""
 NO_WIDTHS = IntervalLaw((0.0,) * len(FEATURES), dict.fromkeys(GROUPS, 1.0))
 """Of a fold: how wide intervals are is learned from the answers of all folds."""
 
 
 def published_held_out(
     runner: Runner,
-    tasks: Sequence[Task],
+    tasks: Mapping[str, Sequence[Task]],
     graph: GraphLookup,
     *,
     weight: float,
     memory: MemoryModel,
     power: PowerModel,
-) -> HeldOut:
-    """Return the answers of the published folds of one split.
+) -> dict[str, HeldOut]:
+    """Return the answers of the published folds of each split.
 
     Operators amid a model, and rows whose batch cannot be stated, are no question of a user: they
     have no row. Of many alike MOST_ASKED are asked.
 
     Args:
         runner: with finished fits.
-        tasks: tasks of one split.
+        tasks: tasks by split.
         graph: key → graph.
         weight: weight of the networks, see `publish_folds`.
         memory: model of memory.
         power: model of power.
 
     Returns:
-        Rows of `ask_fold`.
+        Rows of `ask_folds` by split.
     """
-    rows = runner.examples.rows
-    tested = {task.fold: task.asked for task in tasks}
-    parts = []
-    for fold, folder in publish_folds(
-        runner, tasks, graph, weight=weight, memory=memory, power=power
-    ).items():
-        asked = _sample_rows([rows[i] for i in tested[fold]])
-        places = {runner.position[row.row_id]: row for row in asked}
-        parts.append(ask_fold(folder, fold, places, graph))
-    return HeldOut(PREDICTOR, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
+    rows, every = runner.examples.rows, [task for part in tasks.values() for task in part]
+    tested = {(task.split, task.fold): task.asked for task in every}
+    folders = publish_folds(runner, every, graph, weight=weight, memory=memory, power=power)
+    asked = {key: _sample_rows([rows[i] for i in tested[key]]) for key in folders}
+    places = {key: {runner.position[row.row_id]: row for row in asked[key]} for key in folders}
+    ask_folds({folder: places[key] for key, folder in folders.items()}, graph)
+    answers = {key: kept_answers(folders[key], key[1], places[key]) for key in folders}
+    return {
+        name: HeldOut(
+            PREDICTOR,
+            name,
+            pd.concat([found for key, found in answers.items() if key[0] == name]),
+            0.0,
+        )
+        for name in tasks
+    }
 
 
 def _sample_rows(rows: Sequence[Row]) -> list[Row]:
@@ -90,20 +98,20 @@ def publish_folds(
     weight: float,
     memory: MemoryModel,
     power: PowerModel,
-) -> dict[str, Path]:
-    """Return the checkpoint folder of each fold of one split; what is not there is written.
+) -> dict[Key, Path]:
+    """Return the checkpoint folder of each fold; what is not there is written.
 
     Args:
         runner: with finished fits.
-        tasks: tasks of one split; those of one fold are the members of its checkpoint.
+        tasks: of any splits; those of one fold are the members of its checkpoint.
         graph: key → graph.
         weight: weight of the networks, against the trees, far from measured models.
         memory: model of memory of a checkpoint.
         power: model of power of a checkpoint.
     """
-    folds: dict[str, list[Task]] = {}
+    folds: dict[Key, list[Task]] = {}
     for task in tasks:
-        folds.setdefault(task.fold, []).append(task)
+        folds.setdefault((task.split, task.fold), []).append(task)
     folders = {
         fold: fold_checkpoint(runner, members, weight, memory, power)
         for fold, members in folds.items()
@@ -118,27 +126,38 @@ def publish_folds(
     return folders
 
 
-def ask_fold(folder: Path, fold: str, rows: Mapping[int, Row], graph: GraphLookup) -> pd.DataFrame:
-    """Return what the checkpoint of a fold answers for rows; answers are kept in its folder.
+def ask_folds(rows: Mapping[Path, Mapping[int, Row]], graph: GraphLookup) -> None:
+    """Ask the checkpoint of each fold for rows, and keep the answers in its folder.
+
+    Args:
+        rows: rows that each fold did not see, with their positions, by folder of its checkpoint.
+        graph: key → graph.
+    """
+    folders = [folder for folder in rows if not (folder / ANSWERS).exists()]
+    questions = [Question(row, at) for at, f in enumerate(folders) for row in rows[f].values()]
+    answers = shipped_answers([dippm.load(folder) for folder in folders], questions, graph)
+    of_folder = np.array([question.checkpoint for question in questions], np.int64)
+    for at, folder in enumerate(folders):
+        mine = answers[of_folder == at].assign(position=np.array(list(rows[folder]), np.int64))
+        unfinished = (folder / ANSWERS).with_suffix(".part")
+        mine.to_parquet(unfinished)
+        unfinished.replace(folder / ANSWERS)
+
+
+def kept_answers(folder: Path, fold: str, rows: Mapping[int, Row]) -> pd.DataFrame:
+    """Return what the checkpoint of a fold answered, see `ask_folds`.
 
     Args:
         folder: folder of the checkpoint.
         fold: its name.
-        rows: positions of the rows that it did not see.
-        graph: key → graph.
+        rows: rows that it was asked for, with their positions.
 
     Returns:
         Rows as `training.evaluation.held_out.HeldOut` has them, with "position", "host_share", and
         "features", "group" and "beside_law" of the interval, see `dippm.estimate.models.intervals`.
         A row whose batch cannot be stated has none.
     """
-    kept = folder / ANSWERS
-    if not kept.exists():
-        answers = shipped_answers(dippm.load(folder), list(rows.values()), graph)
-        unfinished = kept.with_suffix(".part")
-        answers.assign(position=np.array(list(rows), np.int64)).to_parquet(unfinished)
-        unfinished.replace(kept)
-    answers = pd.read_parquet(kept).dropna(subset="predicted_ms")
+    answers = pd.read_parquet(folder / ANSWERS).dropna(subset="predicted_ms")
     answers = answers[answers["position"].isin(list(rows))]
     mine = [rows[i] for i in answers["position"]]
     return pd.DataFrame(

@@ -1,24 +1,34 @@
-"""A function over measured rows, graph by graph, one process per core."""
+"""A function over measured rows, or questions about them, graph by graph, one process per core."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from dippm.model.graph.model_graph import ModelGraph
 from training.forked import map_forked
-from training.hybrid.rows.examples import GraphLookup, Row
+from training.hybrid.rows.examples import GraphLookup
+
+
+class OfGraph(Protocol):
+    """What is about the graph of a key."""
+
+    @property
+    def graph(self) -> str:
+        """Return the key for the graph lookup."""
+
 
 T = TypeVar("T")
+Item = TypeVar("Item", bound=OfGraph)
 AT_ONCE = 64
 """Rows that a process is sent at once, more where one graph has more."""
 
 
 def over_graphs(
-    work: Callable[[ModelGraph, Sequence[Row]], Sequence[T]],
-    rows: Sequence[Row],
+    work: Callable[[ModelGraph, Sequence[Item]], Sequence[T]],
+    rows: Sequence[Item],
     graph: GraphLookup,
     *,
     what: str,
@@ -27,7 +37,7 @@ def over_graphs(
 
     Args:
         work: returns one result for each row of one graph.
-        rows: measured.
+        rows: measured, or questions about such rows.
         graph: key → graph.
         what: is done, for the progress bar.
     """
@@ -40,7 +50,7 @@ def over_graphs(
     return [found[i] for i in range(len(rows))]
 
 
-def _parts(order: Sequence[int], rows: Sequence[Row]) -> Iterator[list[int]]:
+def _parts(order: Sequence[int], rows: Sequence[OfGraph]) -> Iterator[list[int]]:
     """Yield rows of whole graphs, about AT_ONCE of them."""
     part: list[int] = []
     for _, of_graph in groupby(order, key=lambda i: rows[i].graph):
@@ -53,8 +63,8 @@ def _parts(order: Sequence[int], rows: Sequence[Row]) -> Iterator[list[int]]:
 
 
 def _of_part(
-    work: Callable[[ModelGraph, Sequence[Row]], Sequence[T]],
-    rows: Sequence[Row],
+    work: Callable[[ModelGraph, Sequence[Item]], Sequence[T]],
+    rows: Sequence[Item],
     graph: GraphLookup,
     part: list[int],
 ) -> list[T]:

@@ -25,7 +25,7 @@ HASHES = Path(__file__).with_name("latency_splits.json")
 ARCHITECTURE_FOLDS, FAMILY_FOLDS = 5, 10
 GPU_GROUPS = {
     "A100": ("A100-40GB", "A100-80GB", "A100-PCIe-40GB", "A100-PCIe-80GB"),
-    "H100": ("H100-SXM-80GB", "H100-PCIe-80GB"),
+    "H100": ("H100-SXM-80GB", "H100-PCIe-80GB", "H200"),
     "RTX-3090": ("RTX-3090", "RTX-3090-Ti"),
 }
 """Variants of one chip, which are held out together."""

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dataset.join.latency_splits import SPLITS
 from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.models.power import PowerModel
@@ -86,7 +84,7 @@ def publish(
         changes: changes of this version, for the card.
     """
     examples, settings = runner.examples, runner.settings
-    taught = [examples.rows[i] for i in (*np.flatnonzero(runner.is_of_law).tolist(), *runner.own)]
+    taught = examples.rows
     held_out_sets = evaluation.held_out_sets
     every = interval_law_rows(examples.rows, held_out_sets)
     config = {
@@ -140,7 +138,7 @@ def publish(
 
 
 def _counts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    counts = Counter((r.source, r.device.name, r.precision, r.mode) for r in rows)
+    counts = Counter((r.source, r.device.name, r.precision, r.mode) for r in rows if r.node is None)
     return [
         {"source": s, "gpu": g, "precision": p, "mode": m, "rows": n}
         for (s, g, p, m), n in sorted(counts.items())

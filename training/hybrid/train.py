@@ -8,8 +8,8 @@ learner on every fold of every split, the shipped ensemble on all rows, each fol
 asked through the shipped door for the rows that it did not see, intervals from those errors,
 checkpoint, and a page of held-out errors. Every fit is kept under --work, and so are the answers,
 row by row, and the page; a run that was cut off goes on where it stopped. Sets of our own
-(--collected, one folder for each GPU) teach what is their GPUs' own (time beyond the law that all
-share, power, memory), so the fits that are kept under --work serve with any set and without.
+(--collected, one folder for each GPU) teach the law that all GPUs share, kernel by kernel, and what
+their GPUs have of their own: time, power, memory.
 
     --splits L --splits S1      judge by other splits than those of JUDGED_BY: each fold costs a fit
 
@@ -23,7 +23,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import compress
 from pathlib import Path
 from typing import Annotated
 
@@ -52,7 +51,7 @@ from training.hybrid.rows.absent_sources import absent_sources
 from training.hybrid.rows.collected_examples import load_collected
 from training.hybrid.rows.collected_rows import CollectedSet, read_collected
 from training.hybrid.rows.example_cache import digest_of as examples_of
-from training.hybrid.rows.examples import join_examples, mark_law_rows
+from training.hybrid.rows.examples import join_examples
 from training.hybrid.rows.sources import load_examples, load_rows
 from training.provenance import check_is_new, describe_making
 
@@ -126,7 +125,7 @@ def main(
             f"no fold of {' or '.join(CHOSEN_ON)} holds whole models out: nothing could be judged",
             "`python -m dataset.fetch` gets tables of more laboratories and models.",
         )
-    everything, nothing = np.flatnonzero(runner.is_of_law), np.array([], dtype=np.int64)
+    everything, nothing = np.flatnonzero(runner.is_others), np.array([], dtype=np.int64)
     shipped = [
         Task("shipped", "all", everything, nothing, seed, own_train=runner.own) for seed in SEEDS
     ]
@@ -240,8 +239,7 @@ def runner_of(
     if ours:
         examples = join_examples([examples, *ours])
     settings = Settings(FitSettings(steps=steps), TreeSettings())
-    law = list(compress(examples.rows, mark_law_rows(examples.rows)))
-    given = json.dumps([asdict(settings), examples_of(law, graphs)])
+    given = json.dumps([asdict(settings), examples_of(examples.rows, graphs)])
     fits = work / f"fits-{hashlib.sha256(given.encode()).hexdigest()[:12]}"
     return Runner(examples, fits, settings)
 

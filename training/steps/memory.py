@@ -30,8 +30,8 @@ from training.hybrid.fit.memory import (
 )
 from training.hybrid.rows.collected_rows import CollectedSet, slice_of
 from training.hybrid.rows.memory_samples import memory_samples
-from training.hybrid.rows.sources import named_migperf
-from training.steps.rows import COLLECTED_UPDATE, family_of_step, optimizer_of, steady
+from training.hybrid.rows.sources import named_migperf, steady
+from training.steps.rows import COLLECTED_UPDATE, family_of_step, optimizer_of
 
 Floats = NDArray[np.float64]
 LEAST_SPREAD = 1.0

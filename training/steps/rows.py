@@ -27,15 +27,13 @@ from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.rows.collected_rows import CollectedSet, has_long_kernels, kin_of
 from training.hybrid.rows.collected_rows import row_of as row_of_collected
 from training.hybrid.rows.examples import Row
-from training.hybrid.rows.sources import PARAMETER_TOLERANCE, named_migperf, row_of
+from training.hybrid.rows.sources import PARAMETER_TOLERANCE, named_migperf, row_of, steady
 
 SOURCES = ("timm_train", "pytorch_gpu_benchmark", "migperf")
 NO_UPDATE = "pytorch_gpu_benchmark"
 """Its steps end with the gradients."""
 COLLECTED_UPDATE: Optimizer = "sgd"
 """What `dippm.measure` updates parameters with."""
-STEADY = 0.1
-"""Standard deviation over mean of a measured time from which the texts were not of one length."""
 FUSED_TORCH = 2
 """Version of PyTorch from which models call fused attention."""
 
@@ -150,11 +148,6 @@ def known(step: StepRow, graph: ModelGraph, architecture: str) -> StepRow | None
     if step.parameters_m and abs(parameters_m / step.parameters_m - 1) > PARAMETER_TOLERANCE:
         return None
     return replace(step, architecture=architecture)
-
-
-def steady(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of MIGPerf whose texts were of one length, as far as their times say."""
-    return table[table["latency_std_ms"] <= STEADY * table["latency_ms"]]
 
 
 def family_of_step(model: str) -> str:

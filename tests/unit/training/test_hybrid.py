@@ -40,6 +40,7 @@ from training.evaluation.held_out import (
     write_held_out,
 )
 from training.hybrid.fit.checkpoint_law import _often, checkpoint_laws
+from training.hybrid.fit.effects import sampled_rows
 from training.hybrid.fit.folds import LEARNERS, Runner, Settings, Task
 from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mixture, Single
 from training.hybrid.fit.network import NetworkSettings, bounded
@@ -671,8 +672,11 @@ def test_a_kernel_alone_is_no_graph(runner, tasks):
 
 
 def own_rows() -> list[Row]:
-    """Rows of our own set on one of the GPUs, three halves as slow as all others; made up."""
-    return [
+    """Rows of our own set on one of the GPUs, three halves as slow as all others; made up.
+
+    Of each model also the first of its operators.
+    """
+    models = [
         replace(
             row,
             row_id=f"own {row.row_id}",
@@ -683,56 +687,78 @@ def own_rows() -> list[Row]:
         for row in made_up_rows()
         if row.device.name == "A100-40GB" and row.is_model
     ]
+    amid = [
+        replace(
+            row,
+            row_id=f"{row.row_id} node 0",
+            timer="kernel",
+            family="operator layer_norm",
+            latency_ms=0.05 * row.latency_ms,
+            node=0,
+        )
+        for row in models
+        if not row.graph.startswith("plain")
+    ]
+    return [*models, *amid]
 
 
 @pytest.fixture(scope="module")
-def with_own(runner: Runner) -> Runner:
-    """The same fits beside a set of our own."""
-    own = build_examples(own_rows(), graph_of)
-    return Runner(join_examples([runner.examples, own]), runner.folder, SETTINGS)
+def with_own(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """The same rows beside a set of our own."""
+    own = build_examples(sorted(own_rows(), key=lambda row: row.graph), graph_of)
+    assert len(own.rows) == len(own_rows())
+    every = join_examples([runner.examples, own])
+    return Runner(every, tmp_path_factory.mktemp("with_own"), SETTINGS)
 
 
-def test_our_own_rows_need_no_new_fit_and_are_held_out_with_what_they_share(with_own, tasks):
+def test_our_own_rows_train_or_are_held_out_with_what_they_share(with_own, tasks):
     rows = with_own.examples.rows
     splits = with_own.splits()
     for name, split in splits.items():
         found = with_own.tasks(split, (0,))
         if name == "S1":
             found = found[:2]
-        of_law = [task for task in found if len(task.test)]
-        for task, alone in zip(of_law, tasks[name], strict=True):
-            assert task.fit_name == alone.fit_name
+        of_others = [task for task in found if len(task.test)]
+        for task, alone in zip(of_others, tasks[name], strict=True):
             assert np.array_equal(task.train, alone.train)
             assert np.array_equal(task.test, alone.test)
             assert not set(task.own_train) & set(task.own_test)
+            assert list(task.taught) == sorted([*task.train, *task.own_train])
+            assert all(rows[i].node is None for i in task.own_test)
         if name in ("S1", "S2-10"):
             key = "architecture" if name == "S1" else "family"
-            for task in of_law:
+            for task in of_others:
                 held = {getattr(rows[i], key) for i in task.test}
                 assert {getattr(rows[i], key) in held for i in task.own_test} == {True}
-                assert not held & {getattr(rows[i], key) for i in task.own_train}
+                tested = {rows[i].graph for i in task.own_test}
+                assert tested.isdisjoint(rows[i].graph for i in task.own_train)
     by_gpu = {task.fold: task for task in with_own.tasks(splits["S3a"], (0,))}
-    assert len(by_gpu["A100"].own_test) == len(by_gpu["RTX-5090"].own_train) == 20
+    assert len(by_gpu["A100"].own_test) == 20
+    assert len(by_gpu["RTX-5090"].own_train) == 35
     assert not len(by_gpu["A100"].own_train)
     assert not len(by_gpu["RTX-5090"].own_test)
 
 
-def test_a_source_of_our_own_is_held_out_as_a_laboratory_by_the_fit_that_ships(with_own, tasks):
+def test_a_source_of_our_own_is_held_out_as_a_laboratory(with_own, tasks):
     splits = with_own.splits()
     *others, ours = with_own.tasks(splits["L"], (0,))
     assert [task.fold for task in others] == [task.fold for task in tasks["L"]]
-    assert all(len(task.own_train) == 20 for task in others)
-    assert (ours.fold, ours.fit_name) == ("collected/a100", "shipped-all-0")
+    assert all(len(task.own_train) == 35 for task in others)
+    assert ours.fold == "collected/a100"
     assert (len(ours.own_train), len(ours.own_test), len(ours.test)) == (0, 20, 0)
     assert len(ours.train) == len(made_up_rows())
 
 
-def test_our_own_rows_move_effects_and_leave_the_law(with_own, runner, shipped):
+def test_our_own_rows_teach_the_law_and_operators_amid_a_model_no_effect(with_own, runner, shipped):
     ours = [replace(task, own_train=with_own.own) for task in shipped]
+    with_own.run(ours)
     (plain,) = checkpoint_laws(runner, [shipped], 0.5, graph_of)
     (taught,) = checkpoint_laws(with_own, [ours], 0.5, graph_of)
     assert plain.law["heads"] == taught.law["heads"]
     assert plain.tensors.keys() == taught.tensors.keys()
-    for name, tensor in plain.tensors.items():
-        assert torch.equal(tensor, taught.tensors[name])
+    assert not torch.equal(plain.tensors["0.enter.weight"], taught.tensors["0.enter.weight"])
     assert plain.law["effects"] != taught.law["effects"]
+    rows = with_own.examples.rows
+    sampled = sampled_rows([rows[i] for i in ours[0].taught])
+    assert {row.source for row in sampled} >= {"collected/a100"}
+    assert all(row.node is None for row in sampled)

@@ -22,6 +22,7 @@ from dippm.estimate.models.training_memory import TrainingFootprint
 from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.fit.trees import TreeSettings
 from training.hybrid.rows.examples import Row
+from training.hybrid.rows.sources import steady
 from training.steps.examples import StepExamples, build_steps, load_steps
 from training.steps.fit import (
     FITTED,
@@ -36,7 +37,7 @@ from training.steps.fit import (
 )
 from training.steps.folds import StepRunner
 from training.steps.memory import StepMemorySample, fit_step_memory
-from training.steps.rows import StepRow, known, optimizer_of, steady
+from training.steps.rows import StepRow, known, optimizer_of
 from training.steps.splits import InferenceFold, StepFold, step_folds
 
 WIDTHS, BATCHES = (512, 1024, 2048), (64, 256, 1024)

@@ -82,10 +82,7 @@ def checkpoint_laws(
         graph: key → graph.
     """
     rows = runner.examples.rows
-    sampled = [
-        sampled_rows([rows[i] for i in (*members[0].train, *members[0].own_train)])
-        for members in ensembles
-    ]
+    sampled = [sampled_rows([rows[i] for i in members[0].taught]) for members in ensembles]
     every = list({row.row_id: row for mine in sampled for row in mine}.values())
     place = {row.row_id: i for i, row in enumerate(every)}
     without = _without_effects(runner, ensembles, weight)
@@ -153,7 +150,7 @@ def _shared_law(runner: Runner, members: Sequence[Task], weight: float) -> Check
         "network_weight": weight,
         "tree_depth": runner.settings.trees.depth,
         "tree_reach": runner.settings.trees.reach,
-        "range": slowdown_ranges(runner, networks[0], train),
+        "range": slowdown_ranges(runner, networks[0], members[0].taught),
         "heads": [
             {"device": device, "mode": mode, "table": table}
             for (device, mode), table in tables.items()
@@ -168,7 +165,7 @@ def _shared_law(runner: Runner, members: Sequence[Task], weight: float) -> Check
     }
     positions = [runner.tables[table] for table in tables.values()]
     tensors = _tensors(networks, trees, positions) | measured_tensors(measured) | residual_tensors
-    seen = _seen(examples, train, members[0].own_train)
+    seen = _seen(examples, members[0].taught)
     return CheckpointLaw(law, seen, _host(networks), tensors)
 
 
@@ -277,12 +274,12 @@ def _host(members: Sequence[KernelNetwork]) -> dict[str, float]:
     return {"launch_ms": default_host().launch_us / 1e3, "copy_bytes_per_ms": rate}
 
 
-def _seen(examples: Examples, train: Indices, own: Indices) -> dict[str, Any]:
-    rows = [examples.rows[i] for i in (*train, *own)]
+def _seen(examples: Examples, train: Indices) -> dict[str, Any]:
+    rows = [examples.rows[i] for i in train]
     devices: dict[str, set[str]] = {}
     for row in rows:
         devices.setdefault(row.device.name, set()).add(row.precision)
-    models = [row for row in (examples.rows[i] for i in train) if row.is_model]
+    models = [row for row in rows if row.is_model]
     kinds: list[bool] = np.any(examples.class_roofline_ms()[train], axis=0).tolist()
     return {
         "often": _often_measured(rows),

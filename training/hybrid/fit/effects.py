@@ -65,7 +65,7 @@ from training.hybrid.rows.examples import (
     GraphLookup,
     Row,
     kernels_of_node,
-    mark_law_rows,
+    mark_others,
     sampled_by,
 )
 
@@ -279,7 +279,7 @@ def fit_effects(
         copy_bytes_per_ms: copy rate of inputs to the device.
         rounds: rounds of expectation maximisation, each with one Gauss-Newton step.
     """
-    of_law = mark_law_rows(rows)
+    of_law = mark_others(rows)
     others, own = (
         _Rows(list(compress(rows, mine)), list(compress(kernels, mine)), copy_bytes_per_ms)
         for mine in (of_law, ~of_law)
@@ -511,9 +511,10 @@ def is_like_board(device: Device, other: Device) -> bool:
 def sampled_rows(rows: Sequence[Row]) -> list[Row]:
     """Return at most MOST_ROWS rows of each table, precision and kind of work, always the same.
 
-    None of those of TRAINING_ONLY.
+    None of those of TRAINING_ONLY, and no operator amid a model: they are many and far apart, and
+    would outvote the whole models that they come from, which users ask for.
     """
-    asked = (row for row in rows if row.source not in TRAINING_ONLY)
+    asked = (row for row in rows if row.source not in TRAINING_ONLY and row.node is None)
     return sampled_by(
         asked,
         lambda row: (row.table, row.precision, "model" if row.is_model else row.family),

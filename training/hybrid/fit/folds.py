@@ -1,9 +1,8 @@
 """Fits of every learner on every fold; each is kept, so that a run that was cut off goes on.
 
-Sets of our own teach what is their GPUs' own (`effects`), and nothing that all GPUs share: one set
-has hundreds of configurations of one GPU in seven precisions, of which the terms of a table cannot
-tell what is the GPU's. So a new set needs no new fit. Where nobody else's rows are given, they
-teach all.
+Splits are those of other people's rows. Rows of our own sets go with them: held out where they
+share what is held out, else they train. Their kernel tables train as well, operator by operator,
+which tells classes of kernels apart that only ever occur together in a whole model.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from training.hybrid.fit.trees import (
     predict_guarded_log_ms,
     predict_trees_log_ms,
 )
-from training.hybrid.rows.examples import Examples, Row, mark_law_rows
+from training.hybrid.rows.examples import Examples, Row, mark_others
 
 KEYS: Mapping[str, Callable[[Row], str]] = {
     "gpu": lambda row: gpu_group(row.device.name),
@@ -75,10 +74,10 @@ class Task:
 
     Attributes:
         split, fold: names.
-        train, test: rows of the law that all GPUs share.
+        train, test: rows of other people's tables.
         seed: of every learner.
         learners: that are fitted.
-        own_train, own_test: rows of our own sets, for the effects of their GPUs.
+        own_train, own_test: rows of our own sets; operators amid a model train only.
     """
 
     split: str
@@ -96,9 +95,9 @@ class Task:
         return file_name(f"{self.split}-{self.fold}-{self.seed}")[:150]
 
     @property
-    def fit_name(self) -> str:
-        """Return the file name of its fit: all that hold no row of the law out have one."""
-        return self.name if len(self.test) else f"shipped-all-{self.seed}"
+    def taught(self) -> Indices:
+        """Return all rows that train, in order."""
+        return np.sort(np.concatenate([self.train, self.own_train]))
 
     @property
     def asked(self) -> Indices:
@@ -117,8 +116,8 @@ class Runner:
 
     def __init__(self, examples: Examples, folder: Path, settings: Settings) -> None:
         self.examples, self.folder, self.settings = examples, folder, settings
-        self.is_of_law = mark_law_rows(examples.rows)
-        names = sorted({row.table for row in compress(examples.rows, self.is_of_law)})
+        self.is_others = mark_others(examples.rows)
+        names = sorted({row.table for row in examples.rows})
         self.tables: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         self.position = {row.row_id: i for i, row in enumerate(examples.rows)}
         self._novelties: dict[tuple[str, str], NDArray[np.float64]] = {}
@@ -126,8 +125,8 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
 
     def splits(self) -> dict[str, Split]:
-        """Return every split of the rows that teach the law."""
-        return latency_splits(table_of(self.examples)[self.is_of_law])
+        """Return every split of the rows of other people's tables."""
+        return latency_splits(table_of(self.examples)[self.is_others])
 
     def tasks(
         self, split: Split, seeds: Sequence[int], learners: tuple[str, ...] = SHIPPED
@@ -139,7 +138,7 @@ class Runner:
         inside = set(split.rows)
         others = [
             i
-            for i in np.flatnonzero(self.is_of_law).tolist()
+            for i in np.flatnonzero(self.is_others).tolist()
             if self.examples.rows[i].row_id not in inside
         ]
         found = []
@@ -157,41 +156,53 @@ class Runner:
 
     @cached_property
     def own(self) -> Indices:
-        """Return the rows of our own sets that do not teach the law.
-
-        Without operators amid a model: they are many and far apart, and would outvote the whole
-        models that they come from, which users ask for.
-        """
-        away = np.flatnonzero(~self.is_of_law).tolist()
-        return np.array([i for i in away if self.examples.rows[i].node is None], dtype=np.int64)
+        """Return the rows of our own sets, where there are others beside them."""
+        return np.flatnonzero(~self.is_others).astype(np.int64)
 
     def _own_rows(self, keys: Sequence[str], tested: Sequence[Row]) -> tuple[Indices, Indices]:
-        """Return our own rows that teach effects where rows are tested, and those tested too.
+        """Return our own rows that train where rows are tested, and those tested too.
 
-        Of the chip of a GPU that is held out none teaches.
+        Of the chip of a GPU that is held out none trains. Operators amid a model are held out with
+        it.
         """
         known = {key: {KEYS[key](row) for row in tested} for key in keys if key in KEYS}
         chips = {chip_of(row.device) for row in tested} if "gpu" in keys else set()
-        rows = [self.examples.rows[i] for i in self.own]
+        rows = [self._of_whole_model(self.examples.rows[i]) for i in self.own]
         held = [any(KEYS[key](row) in values for key, values in known.items()) for row in rows]
         away = [chip_of(row.device) in chips for row in rows]
         test, other = np.array(held, dtype=bool), np.array(away, dtype=bool)
-        return self.own[~(test | other)], self.own[test]
+        return self.own[~(test | other)], self.own[test & ~self._amid_models]
+
+    def _of_whole_model(self, row: Row) -> Row:
+        """Return an operator amid a model with the family of the model; any other row as it is."""
+        return row if row.node is None else replace(row, family=self._own_families[row.graph])
+
+    @cached_property
+    def _amid_models(self) -> NDArray[np.bool_]:
+        """Return which of our own rows are operators amid a model."""
+        return np.array([self.examples.rows[i].node is not None for i in self.own], dtype=bool)
+
+    @cached_property
+    def _own_families(self) -> Mapping[str, str]:
+        """Return the family of each whole model of our own by its graph."""
+        rows = (self.examples.rows[i] for i in self.own)
+        return {row.graph: row.family for row in rows if row.node is None}
 
     def _own_sources(self, split: str, seeds: Sequence[int]) -> list[Task]:
         """Return a task for each of our sources on GPUs that another one teaches."""
-        rows, law = self.examples.rows, np.flatnonzero(self.is_of_law)
-        of_law = compress(rows, self.is_of_law)
-        gpus = {row.device.name for row in of_law if row.source not in TRAINING_ONLY}
+        rows, others = self.examples.rows, np.flatnonzero(self.is_others)
+        of_others = compress(rows, self.is_others)
+        gpus = {row.device.name for row in of_others if row.source not in TRAINING_ONLY}
         found = []
         for source in sorted({rows[i].source for i in self.own}):
             mine = np.array([rows[i].source == source for i in self.own], dtype=bool)
             train, held = self.own[~mine], self.own[mine]
             known = gpus | {rows[i].device.name for i in train}
-            test = held[np.array([rows[i].device.name in known for i in held], dtype=bool)]
+            asked = [rows[i].node is None and rows[i].device.name in known for i in held]
+            test = held[np.array(asked, dtype=bool)]
             if len(test):
                 found += [
-                    Task(split, source, law, _no_rows(), seed, SHIPPED, train, test)
+                    Task(split, source, others, _no_rows(), seed, SHIPPED, train, test)
                     for seed in seeds
                 ]
         return found
@@ -204,7 +215,7 @@ class Runner:
             processes: that fit side by side; one per core if it is None. One is this process: what
                 is forked cannot fit if PyTorch has made threads for the gradients of a GPU.
         """
-        each = {task.fit_name: task for task in tasks}
+        each = {task.name: task for task in tasks}
         todo = [
             task
             for task in each.values()
@@ -244,7 +255,7 @@ class Runner:
             if name == ALONE:
                 shape = NetworkSettings(**{**_fields(shape), "rounds": 0})
             network = fit(
-                self.examples, task.train, replace(settings.fit, network=shape), tables=self.tables
+                self.examples, task.taught, replace(settings.fit, network=shape), tables=self.tables
             )
             torch.save(network.state_dict(), self.weights(task, name))
             if len(task.test):
@@ -253,7 +264,7 @@ class Runner:
                 )
             seconds[name], began = time.monotonic() - began, time.monotonic()
         assert network is not None
-        trees = fit_trees(self.examples, task.train, network, settings.trees, tables=self.tables)
+        trees = fit_trees(self.examples, task.taught, network, settings.trees, tables=self.tables)
         trees.save(self.weights(task, TREES))
         if len(task.test):
             given = trees, self.examples, task.test, network
@@ -372,7 +383,7 @@ class Runner:
         return measured_models(self._shares[mine], self._gpus[mine])
 
     def _models(self, task: Task) -> Indices:
-        return np.asarray(task.train[self.examples.is_model[task.train]])
+        return np.asarray(task.taught[self.examples.is_model[task.taught]])
 
     def _rows(self, test: Indices, fold: str, log_ms: NDArray[np.float64]) -> pd.DataFrame:
         rows = [self.examples.rows[i] for i in test]
@@ -399,13 +410,13 @@ class Runner:
     def weights(self, task: Task, learner: str) -> Path:
         """Return the file of a learner's fit."""
         ending = "ubj" if learner == TREES else "pt"
-        return self.folder / f"{task.fit_name}.{_slug(learner)}.{ending}"
+        return self.folder / f"{task.name}.{_slug(learner)}.{ending}"
 
     def _path(self, task: Task) -> Path:
-        return self.folder / f"{task.fit_name}.npz"
+        return self.folder / f"{task.name}.npz"
 
     def _residuals_path(self, task: Task) -> Path:
-        return self.folder / f"{task.fit_name}.residuals.npz"
+        return self.folder / f"{task.name}.residuals.npz"
 
 
 def keep_arrays(path: Path, **arrays: Any) -> None:

@@ -101,10 +101,10 @@ class Row:
         return self.is_model and self.timer == "wall" and self.mig is None
 
 
-def mark_law_rows(rows: Sequence[Row]) -> NDArray[np.bool_]:
-    """Return a mask, shape (len(rows),), of the rows that teach the law that all GPUs share.
+def mark_others(rows: Sequence[Row]) -> NDArray[np.bool_]:
+    """Return a mask, shape (len(rows),), of the rows of other people's tables.
 
-    They are those of other people's tables, or our own where there are no others.
+    All are marked where there are none but our own.
     """
     own = np.array([row.is_own for row in rows], dtype=bool)
     return ~own | own.all()

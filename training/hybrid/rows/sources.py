@@ -45,6 +45,8 @@ MIGPERF_MODELS = {
 }
 OVERFULL_BATCH, OVERFULL_SLICES = 128, ("3g.40gb", "4g.40gb")
 """Where the DenseNet-169 of ParvaGPU meets the end of the memory."""
+STEADY = 0.1
+"""Standard deviation over mean of a measured time from which the texts were not of one length."""
 PARAMETER_TOLERANCE = 0.1
 """A zoo renames: where the parameter counts differ by more, today's model is another one."""
 KEPT_EACH = 100
@@ -185,10 +187,15 @@ def named_migperf(table: Table) -> Table:
     return table.assign(model=named.map(MIGPERF_MODELS).fillna(text))
 
 
+def steady(table: Table) -> Table:
+    """Return the rows of MIGPerf whose texts were of one length, as far as their times say."""
+    return table[table["latency_std_ms"] <= STEADY * table["latency_ms"]]
+
+
 MODEL_SOURCES: Mapping[str, Callable[[Table], Table]] = {
     "timm_infer": _recent,
     "pytorch_gpu_benchmark": _as_it_is,
-    "migperf": named_migperf,
+    "migperf": lambda table: steady(named_migperf(table)),
     "parvagpu": alone,
     "sd_webui": _as_it_is,
 }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dippm.devices import Device, MigProfile, memory_fraction, sm_fraction
 from dippm.estimate.features.kernel import UNITS
-from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_classes import BREAKS_GRAPH, KERNEL_CLASSES
 from dippm.estimate.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 
 Floats = NDArray[np.float64]
@@ -47,7 +47,6 @@ FEATURE_NAMES = (*KERNEL_CLASSES, *FEATURE_UNITS, *SHAPE_FEATURES, *DEVICE_FEATU
 N_FEATURES = len(FEATURE_NAMES)
 N_DEVICE_FEATURES = len(DEVICE_FEATURES)
 _MATRIX = np.array([row.matrix for row in KERNEL_CLASSES.values()])
-_BREAKS_GRAPH = np.array([row.breaks_graph for row in KERNEL_CLASSES.values()])
 _SLOTS = np.array([row.slots for row in KERNEL_CLASSES.values()])
 
 
@@ -179,7 +178,7 @@ def kernel_features(
         in_bytes != out_bytes,
         strided,
         np.full_like(m, channels_last),
-        compiled & ~_BREAKS_GRAPH[table.kind],
+        compiled & ~BREAKS_GRAPH[table.kind],
         np.log1p(write / out_bytes),
         np.log1p(flops),
         (n % 8 == 0) * matrix,

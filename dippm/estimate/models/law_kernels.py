@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.estimate.features.kernel import UNITS
-from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_classes import BREAKS_GRAPH
 from dippm.estimate.features.kernel_graph import KernelGraph
 from dippm.estimate.features.kernel_table import KernelTable
 
 Integers = NDArray[np.int64]
-_BREAKS_GRAPH = np.array([row.breaks_graph for row in KERNEL_CLASSES.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class LawKernels:
             unique_kernels=unique_kernels,
             ieee_unique_kernels=replace(unique_kernels, unit=plain) if wide.any() else None,
             inverse=inverse.ravel().astype(np.int64),
-            left_alone=np.flatnonzero(_BREAKS_GRAPH[table.kind[graph.class_of]]),
+            left_alone=np.flatnonzero(BREAKS_GRAPH[table.kind[graph.class_of]]),
             inward=Neighbours.of(graph.inward, size),
             outward=Neighbours.of(graph.outward, size),
         )

@@ -273,6 +273,13 @@ def test_many_points_agree_with_single_ones() -> None:
         assert answer.values == model.predict(graph, point).values
 
 
+def test_predictors_share_the_kernels_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, asked = perceptron(), Conditions(device=find("A100-40GB"), batch=8)
+    first = predictor().predict_many(graph, [asked])
+    monkeypatch.setattr(KernelTable, "of", None)
+    assert predictor().predict_many(graph, [asked]) == first
+
+
 def test_a_cpu_is_refused_with_the_way_out() -> None:
     with pytest.raises(ConditionsError, match="is a CPU") as error:
         predictor().predict(perceptron(), Conditions(device=find("cpu"), batch=BATCH))

@@ -33,7 +33,7 @@ from dataset.join.latency_splits import HASHES, SPLITS, hashes_of
 from dataset.join.splits import Split
 from dataset.measured.location import DataNotFoundError
 from dippm.cli.output import errors_reported
-from training.evaluation.held_out import write_held_out
+from training.evaluation.held_out import HeldOut, write_held_out
 from training.evaluation.report import PAGE, write_page
 from training.hybrid.fit.checkpoint_law import checkpoint_laws
 from training.hybrid.fit.folds import LEARNERS, SHIPPED, Runner, Settings, Task
@@ -105,30 +105,15 @@ def main(
     memory, memory_report = fit_memory(data, graphs, sets)
     runner = runner_of(data, graphs, work, steps, sets)
     graph = load_rows(data, graphs)[1]
-    examples = runner.examples
-    every_split = runner.splits()
-    hashes = hashes_of(every_split, work / "splits")
-    tasks = {
-        name: _fitted_folds(
-            runner,
-            runner.tasks(
-                split, SEEDS_OF.get(name, (0,)), LEARNERS if name in COMPARED_ON else SHIPPED
-            ),
-        )
-        for name, split in every_split.items()
-        if name in _judged_by(splits, every_split)
-    }
-    tasks = {name: folds for name, folds in tasks.items() if folds}
+    hashes = hashes_of(runner.splits(), work / "splits")
+    tasks = judged_tasks(runner, splits)
     chosen = next((name for name in CHOSEN_ON if _tests_models(runner, tasks.get(name, ()))), None)
     if chosen is None:
         raise DataNotFoundError(
             f"no fold of {' or '.join(CHOSEN_ON)} holds whole models out: nothing could be judged",
             "`python -m dataset.fetch` gets tables of more laboratories and models.",
         )
-    everything, nothing = np.flatnonzero(runner.is_others), np.array([], dtype=np.int64)
-    shipped = [
-        Task("shipped", "all", everything, nothing, seed, own_train=runner.own) for seed in SEEDS
-    ]
+    shipped = shipped_tasks(runner)
     runner.run([*shipped, *(task for of_split in tasks.values() for task in of_split)])
     weight = choose_weight(runner, tasks[chosen])
     held_out_sets = published_held_out(
@@ -137,33 +122,13 @@ def main(
     if LABORATORIES in held_out_sets:
         latency = held_out_sets[LABORATORIES].rows
         power_lines += energy_lines(samples, latency, SPLITS[LABORATORIES])
-    mixed = Mixture(weight)
-    of_law = {name: part for name, part in tasks.items() if any(len(task.test) for task in part)}
-    rows = held_out_rows(runner, held_out_sets, tasks, mixed)
+    rows = held_out_rows(runner, held_out_sets, tasks, Mixture(weight))
     written = write_held_out(work, rows)
     publish(
         out,
         runner=runner,
         law=checkpoint_laws(runner, [shipped], weight, graph)[0],
-        evaluation=Evaluation(
-            held_out_sets=held_out_sets,
-            with_own_terms=[
-                runner.held_out(part, mixed, "shipped mean") for part in of_law.values()
-            ],
-            learners={
-                learner: [
-                    runner.held_out(part, Single(learner), learner)
-                    for part in of_law.values()
-                    if learner in part[0].learners
-                ]
-                for learner in LEARNERS
-            },
-            baselines=baselines(examples, tasks),
-            calibrated=calibrated(
-                runner, [task for task in tasks.get("S3a", ()) if not task.seed], mixed
-            ),
-            hashes={name: hashes[name] for name in tasks},
-        ),
+        evaluation=evaluation_of(runner, held_out_sets, tasks, weight, hashes),
         power=(power, power_lines),
         memory=(memory, memory_report),
         absent=absent,
@@ -179,7 +144,7 @@ def main(
                 "splits": splits,
             },
         )
-        | {"rows_and_graphs": examples_of(examples.rows, graphs)},
+        | {"rows_and_graphs": examples_of(runner.examples.rows, graphs)},
         since=since,
         changes=changes,
     )
@@ -187,6 +152,62 @@ def main(
         HASHES.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8")
     page = write_page(work / PAGE, rows, checkpoint=out)
     typer.echo(f"wrote {out}, {written} and {page}")
+
+
+def judged_tasks(runner: Runner, splits: Sequence[str] | None = None) -> dict[str, list[Task]]:
+    """Return the fits of folds that a training is judged by, by split.
+
+    Args:
+        runner: runner of the rows.
+        splits: names of splits instead of JUDGED_BY.
+
+    Raises:
+        BadParameter: if a split is not known, or if none of CHOSEN_ON is among them.
+    """
+    every = runner.splits()
+    found = {}
+    for name in _judged_by(splits, every):
+        learners = LEARNERS if name in COMPARED_ON else SHIPPED
+        tasks = runner.tasks(every[name], SEEDS_OF.get(name, (0,)), learners)
+        found[name] = _fitted_folds(runner, tasks)
+    return {name: tasks for name, tasks in found.items() if tasks}
+
+
+def shipped_tasks(runner: Runner) -> list[Task]:
+    """Return the fits of all rows, one for each member that ships."""
+    everything, nothing = np.flatnonzero(runner.is_others), np.array([], dtype=np.int64)
+    return [
+        Task("shipped", "all", everything, nothing, seed, own_train=runner.own) for seed in SEEDS
+    ]
+
+
+def evaluation_of(
+    runner: Runner,
+    held_out_sets: Mapping[str, HeldOut],
+    tasks: Mapping[str, Sequence[Task]],
+    weight: float,
+    hashes: Mapping[str, str],
+) -> Evaluation:
+    """Return what was found on rows that did not train, beside learners alone and baselines."""
+    mixed = Mixture(weight)
+    of_others = [part for part in tasks.values() if any(len(task.test) for task in part)]
+    return Evaluation(
+        held_out_sets=held_out_sets,
+        with_own_terms=[runner.held_out(part, mixed, "shipped mean") for part in of_others],
+        learners={
+            learner: [
+                runner.held_out(part, Single(learner), learner)
+                for part in of_others
+                if learner in part[0].learners
+            ]
+            for learner in LEARNERS
+        },
+        baselines=baselines(runner.examples, tasks),
+        calibrated=calibrated(
+            runner, [task for task in tasks.get("S3a", ()) if not task.seed], mixed
+        ),
+        hashes={name: hashes[name] for name in tasks},
+    )
 
 
 def _judged_by(asked: Sequence[str] | None, known: Mapping[str, Split]) -> Sequence[str]:

@@ -5,12 +5,11 @@
 WORK is the folder of the fits of `training.hybrid.train`: it has seed 0 of every fold, so that only
 the other seeds are fitted. Every fit is stored, and results are written after each split together
 with those of other splits of the same checkpoint (`--split S1` runs one alone), so the command can
-be interrupted and repeated. The weight of the network in the mean is that of the checkpoint. A row
-is predicted with the terms of its own table, which a user does not have, because only the seed is
-studied. A line has, for a table and a split, the mean error over seeds with the least and the
-largest, a 95 % interval of the mean by bootstrap over architectures (all seeds of an architecture
-go together), and the errors of the mean of as many seeds as the checkpoint has members, as it is
-shipped.
+be interrupted and repeated. Weight of the network, memory and power are those of the checkpoint.
+Each seed is published as a checkpoint of one member and asked as a user asks. A line has, for a
+table and a split, the mean error over seeds with the least and the largest, a 95 % interval of the
+mean by bootstrap over architectures (all seeds of an architecture go together), and the errors of
+the mean of as many seeds as the checkpoint has members, as it is shipped.
 """
 
 from __future__ import annotations
@@ -25,22 +24,27 @@ import pandas as pd
 import typer
 
 from dataset.join.latency_splits import SPLITS
+from dippm.estimate import pretrained
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.pretrained import find
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, grouped_errors
-from training.hybrid.fit.mixture import Mixture
 from training.hybrid.fit.network_fit import STEPS
+from training.hybrid.judge.published_folds import published_held_out
 from training.hybrid.judge.report import LABEL, PREDICTED, rows_of
 from training.hybrid.judge.report_strata import STRATA, Stratum
+from training.hybrid.rows.collected_rows import read_collected
 from training.hybrid.rows.examples import Examples
+from training.hybrid.rows.sources import load_rows
+from training.hybrid.train import JUDGED_BY, runner_of
 from training.hybrid.train import SEEDS as MEMBERS
-from training.hybrid.train import runner_of
 
 Seeds = tuple[int, ...]
 """A single seed, or several whose predictions are averaged in the log."""
 SEEDS = (0, 1, 2)
 COMPARED: tuple[Seeds, ...] = (*((seed,) for seed in SEEDS), MEMBERS)
-COMPARED_ON = ("S2-10", "S1", "S0")
+COMPARED_ON = JUDGED_BY
 RESULTS = Path(__file__).with_name("results")
 RESAMPLES = 500
 ERRORS = {"mape": "MAPE", "median_ape": "median", "macro_mape": "macro MAPE"}
@@ -55,6 +59,9 @@ def main(
     checkpoint: Annotated[
         Path | None, typer.Option(help="folder of what the training wrote; the default predictor")
     ] = None,
+    collected: Annotated[
+        list[Path] | None, typer.Option(help="set of our own that trained it; may be given again")
+    ] = None,
     processes: Annotated[int | None, typer.Option(help="fits at once; one per core")] = None,
     out: Annotated[Path, typer.Option(help="folder of seeds.json and .md")] = RESULTS,
 ) -> None:
@@ -62,16 +69,23 @@ def main(
     unknown = set(split or ()) - set(SPLITS)
     if unknown:
         raise typer.BadParameter(f"no split {', '.join(unknown)}; there are {', '.join(SPLITS)}")
-    info = find(checkpoint)
-    shipped = Mixture(info.config["law"]["network_weight"])
-    runner = runner_of(data, graphs, work, steps)
+    info, predictor = find(checkpoint), pretrained.load(checkpoint).predictor
+    assert isinstance(predictor, Hybrid)
+    assert isinstance(predictor.memory, MemoryModel)
+    memory, power = predictor.memory, predictor.power
+    weight = float(info.config["law"]["network_weight"])
+    sets = [read_collected(folder, graphs) for folder in collected or ()]
+    runner, graph = runner_of(data, graphs, work, steps, sets), load_rows(data, graphs)[1]
     splits = runner.splits()
     for name in split or COMPARED_ON:
         runner.run(runner.tasks(splits[name], SEEDS), processes)
-        tasks = {seeds: runner.tasks(splits[name], seeds) for seeds in COMPARED}
-        held_out_sets = {
-            seeds: runner.held_out(fits, shipped, "shipped mean") for seeds, fits in tasks.items()
-        }
+        held_out_sets = {}
+        for seeds in COMPARED:
+            tasks = {name: runner.tasks(splits[name], seeds)}
+            answers = published_held_out(
+                runner, tasks, graph, weight=weight, memory=memory, power=power
+            )
+            held_out_sets[seeds] = answers[name]
         write(out, f"{info.name} {info.version}", seed_lines(runner.examples, held_out_sets), steps)
 
 
@@ -85,7 +99,7 @@ def seed_lines(
         held_out_sets: predictions on one split, by each seed alone and by MEMBERS together.
         strata: groups of rows, one line each.
     """
-    found = []
+    found: list[dict[str, Any]] = []
     split = SPLITS[held_out_sets[MEMBERS].split]
     for stratum in strata:
         parts = {

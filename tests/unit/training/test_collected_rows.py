@@ -149,6 +149,22 @@ def test_times_of_a_host_and_sums_of_short_kernels_do_not_teach(found, store) ->
     assert rows_that_teach(replace(found, records=tuple(unknown)), rows) == rows
 
 
+def test_a_profile_of_another_step_does_not_teach(found, store, graphs, tmp_path) -> None:
+    point = next(r for r in found.records if r["kernel_ms"] and r["kind"] == "model")
+    other = replace(
+        found,
+        digest="0" * 12,
+        records=tuple(
+            {**r, "latency_ms": r["kernel_ms"] / 3, "cold_latency_ms": None} if r is point else r
+            for r in found.records
+        ),
+    )
+    examples = load_collected(other, graphs, tmp_path)
+    mine = [row for row in examples.rows if row.point == point["row_id"]]
+    assert all(row.timer != "kernel" for row in mine)
+    assert any(row.timer == "kernel" for row in examples.rows)
+
+
 def test_a_set_in_which_the_host_takes_all_of_the_time_is_refused(found, store) -> None:
     hosts = [row for row in points(found, store) if row.is_model and row.batch == 1]
     slow = [replace(row, latency_ms=100.0) for row in hosts if row.timer == "wall"]

@@ -12,8 +12,10 @@ from training.hybrid.rows.collected_kernels import Place, certain, rows_of_kerne
 from training.hybrid.rows.collected_rows import (
     GPU_BOUND,
     LONG_KERNEL_MS,
+    MOST_OF_STEP,
     TIMERS,
     CollectedSet,
+    has_own_kernels,
     rows_of,
     rows_that_teach,
 )
@@ -37,13 +39,16 @@ def load_collected(
         place: joins its kernel tables with graphs.
     """
     tables = read_kernels(found.folder)
-    digest = _digest([found.digest, *sorted(tables), *TIMERS, f"{GPU_BOUND} {LONG_KERNEL_MS}"])
+    limits = f"{GPU_BOUND} {LONG_KERNEL_MS} {MOST_OF_STEP}"
+    digest = _digest([found.digest, *sorted(tables), *TIMERS, limits])
     folder = work / f"{found.source.replace('/', '-')}-{digest}-{VERSION}"
 
     def rows() -> tuple[list[Row], GraphLookup]:
         store = GraphStore(graphs)
         points = rows_of(found, store)
-        nodes = rows_of_kernels(points, tables, store.__getitem__, place=place)
+        profiled = {r["row_id"] for r in found.records if has_own_kernels(r)}
+        known = {point: table for point, table in tables.items() if point in profiled}
+        nodes = rows_of_kernels(points, known, store.__getitem__, place=place)
         return [*rows_that_teach(found, points), *nodes], store.__getitem__
 
     return cached(folder, rows)

@@ -62,7 +62,8 @@ SEEDS_OF = {"L": SEEDS, "S3a": SEEDS}
 """Seeds of a split's fits; one unless it says more.
 
 What is learned of a GPU or of a laboratory that no row shows depends on the seed far more than all
-else, so it is predicted by as many members as are shipped.
+else, so whole models are predicted by as many members as are shipped. A laboratory that measured
+operators alone has one seed.
 """
 JUDGED_BY = ("L", "S2-10", "S3a")
 """Splits that answer what a user asks: a measured GPU in another laboratory, a kind of model never
@@ -169,6 +170,8 @@ def judged_tasks(runner: Runner, splits: Sequence[str] | None = None) -> dict[st
     for name in _judged_by(splits, every):
         learners = LEARNERS if name in COMPARED_ON else SHIPPED
         tasks = runner.tasks(every[name], SEEDS_OF.get(name, (0,)), learners)
+        is_model = runner.examples.is_model
+        tasks = [task for task in tasks if not task.seed or is_model[task.asked].any()]
         found[name] = _fitted_folds(runner, tasks)
     return {name: tasks for name, tasks in found.items() if tasks}
 

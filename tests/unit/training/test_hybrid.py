@@ -739,6 +739,18 @@ def test_our_own_rows_train_or_are_held_out_with_what_they_share(with_own, tasks
     assert not len(by_gpu["RTX-5090"].own_test)
 
 
+def test_operators_of_a_model_that_does_not_train_have_its_family(runner, tmp_path):
+    """The host may take a model's time: then its kernels train alone."""
+    alone = [
+        replace(row, graph="timm:resnet18@224", family="resnet")
+        for row in own_rows()
+        if row.node is not None
+    ]
+    own = build_examples(alone, lambda _: graph_of("short 32"))
+    mine = Runner(join_examples([runner.examples, own]), tmp_path, SETTINGS)
+    assert {mine._of_whole_model(mine.examples.rows[i]).family for i in mine.own} == {"resnet"}
+
+
 def test_a_source_of_our_own_is_held_out_as_a_laboratory(with_own, tasks):
     splits = with_own.splits()
     *others, ours = with_own.tasks(splits["L"], (0,))

@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from dataset.join.grouping import family_of
 from dataset.join.latency_splits import TRAINING_ONLY, gpu_group, latency_splits
 from dataset.join.splits import Fold, Split, file_name
 from dippm.estimate.models.host import OVERLAP_POWER
@@ -175,7 +176,9 @@ class Runner:
 
     def _of_whole_model(self, row: Row) -> Row:
         """Return an operator amid a model with the family of the model; any other row as it is."""
-        return row if row.node is None else replace(row, family=self._own_families[row.graph])
+        if row.node is None:
+            return row
+        return replace(row, family=self._own_families.get(row.graph) or family_of(row.graph))
 
     @cached_property
     def _amid_models(self) -> NDArray[np.bool_]:
@@ -184,7 +187,7 @@ class Runner:
 
     @cached_property
     def _own_families(self) -> Mapping[str, str]:
-        """Return the family of each whole model of our own by its graph."""
+        """Return the family of each whole model of our own that trains by its graph."""
         rows = (self.examples.rows[i] for i in self.own)
         return {row.graph: row.family for row in rows if row.node is None}
 

@@ -406,6 +406,23 @@ def _held_out_families() -> Any:
     return _laid_out(figure, xaxis_title="MAPE of the test part, %")
 
 
+def _epochs() -> Any:
+    """Return the validation errors of GraphSAGE by epoch, on a random split and by architecture."""
+    import plotly.graph_objects as go
+
+    found = _d35_results()
+    runs = {
+        "random split": ("narrow/S0/0/sage", OTHER),
+        "architectures held out": ("architectures/S1/0/sage", MARK),
+    }
+    figure = go.Figure()
+    for name, (key, colour) in runs.items():
+        errors = [100 * error for error in found[key]["validation_curve"]]
+        figure.add_scatter(y=errors, mode="lines", name=name, line={"color": colour})
+    _laid_out(figure, xaxis_title="epoch")
+    return figure.update_yaxes(type="log", autorange=True, title="MAPE of the validation part, %")
+
+
 def _networks() -> Any:
     """Return the errors of D3.5's five networks beside ours after 10 epochs."""
     import plotly.graph_objects as go
@@ -445,5 +462,6 @@ CHARTS: Mapping[str, Callable[[], Any]] = {
     "neighbours": _neighbours,
     "networks": _networks,
     "held_out_families": _held_out_families,
+    "epochs": _epochs,
 }
 """Function that draws each chart, by name."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, log
+from math import exp, inf, log
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from dippm.estimate.conditions import (
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView
 from dippm.estimate.models.board_power import BoardPower
-from dippm.estimate.models.gpu_effects import arithmetic_share
 from dippm.estimate.models.kernel_law import Floats, KernelTimes, Law, Place
 from dippm.estimate.models.law_kernels import Integers, LawKernels
 from dippm.estimate.models.monotonic_bounds import MonotonicBounds, is_same_chip
@@ -119,16 +118,8 @@ class OrderedTimes:
         limited = self._boards.limited(c, self._batch, found.device_ms, there)
         if limited is None:
             return found
-        slowed = _of(found, found.kernel_ms * np.exp(self._limited_share(c) * limited.log_slowdown))
-        log_slowdown = log(slowed.device_ms / found.device_ms)
-        return replace(slowed, limited=replace(limited, log_slowdown=log_slowdown))
-
-    def _limited_share(self, c: Conditions) -> Floats | float:
-        """Return how much of a limit's slow-down each kernel has, 0 to 1, see `board_power`."""
-        if self._boards is None or not self._boards.is_measured(c.device):
-            return 1.0
-        graph, view = self._kernels_of(c).graph, DeviceView.of(c.device, c.mig)
-        return np.asarray(arithmetic_share(graph.table, self._batch, view)[graph.class_of])
+        slowed = _of(found, found.kernel_ms * exp(limited.log_slowdown))
+        return replace(slowed, limited=limited)
 
     def _collect(self, c: Conditions, asked: dict[Point, Conditions]) -> None:
         """Note the bounds of a point and of all points they lead to, and which ones ask the law."""

@@ -12,9 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 Axis = Literal["last", "channels", "reduced"]
 
 
@@ -98,5 +95,3 @@ _CLASSES = (
 )
 KERNEL_CLASSES: Mapping[str, KernelClass] = {row.name: row for row in _CLASSES}
 """Classes by name, in the order of the table."""
-BREAKS_GRAPH: NDArray[np.bool_] = np.array([row.breaks_graph for row in _CLASSES])
-"""Which classes a compiler leaves to their library, in the order of the table."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dippm.devices import Device, MigProfile, memory_fraction, sm_fraction
 from dippm.estimate.features.kernel import UNITS
-from dippm.estimate.features.kernel_classes import BREAKS_GRAPH, KERNEL_CLASSES
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 
 Floats = NDArray[np.float64]
@@ -46,6 +46,8 @@ N_KINDS, N_UNITS = len(KERNEL_CLASSES), len(FEATURE_UNITS)
 FEATURE_NAMES = (*KERNEL_CLASSES, *FEATURE_UNITS, *SHAPE_FEATURES, *DEVICE_FEATURES)
 N_FEATURES = len(FEATURE_NAMES)
 N_DEVICE_FEATURES = len(DEVICE_FEATURES)
+BREAKS_GRAPH: NDArray[np.bool_] = np.array([row.breaks_graph for row in KERNEL_CLASSES.values()])
+"""Which classes a compiler leaves to their library, in the order of the table."""
 _MATRIX = np.array([row.matrix for row in KERNEL_CLASSES.values()])
 _SLOTS = np.array([row.slots for row in KERNEL_CLASSES.values()])
 

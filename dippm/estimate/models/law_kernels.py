@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.estimate.features.kernel import UNITS
-from dippm.estimate.features.kernel_classes import BREAKS_GRAPH
+from dippm.estimate.features.kernel_features import BREAKS_GRAPH
 from dippm.estimate.features.kernel_graph import KernelGraph
 from dippm.estimate.features.kernel_table import KernelTable
 

@@ -741,11 +741,8 @@ def test_our_own_rows_train_or_are_held_out_with_what_they_share(with_own, tasks
 
 def test_operators_of_a_model_that_does_not_train_have_its_family(runner, tmp_path):
     """The host may take a model's time: then its kernels train alone."""
-    alone = [
-        replace(row, graph="timm:resnet18@224", family="resnet")
-        for row in own_rows()
-        if row.node is not None
-    ]
+    alone = [replace(row, graph="timm:resnet18@224") for row in own_rows() if row.node is not None]
+    assert {row.family for row in alone} == {"operator layer_norm"}
     own = build_examples(alone, lambda _: graph_of("short 32"))
     mine = Runner(join_examples([runner.examples, own]), tmp_path, SETTINGS)
     assert {mine._of_whole_model(mine.examples.rows[i]).family for i in mine.own} == {"resnet"}

@@ -76,7 +76,7 @@ def shipped_answers(
 
     Operators amid a model (`Row.node`) are no question of a user and may not be asked for. A row
     whose batch is out of range cannot be: its predicted numbers are NaN. All questions about one
-    graph are asked together, for its kernels take ten times as long as an answer.
+    graph are asked together, so that its kernels are worked out once for all checkpoints.
 
     Args:
         loaded: loaded checkpoints.

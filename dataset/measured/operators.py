@@ -124,7 +124,14 @@ def batch_matmul(batch: int, m: int, *, n: int, k: int) -> ModelGraph:
 
 
 def attention(
-    batch: int, heads: int, query_length: int, *, key_length: int, head_dim: int, kv_heads: int
+    batch: int,
+    heads: int,
+    query_length: int,
+    *,
+    key_length: int,
+    head_dim: int,
+    kv_heads: int,
+    causal: bool = False,
 ) -> ModelGraph:
     """Return one fused attention, with the MACs of the full, unmasked product."""
     query = (batch, heads, query_length, head_dim)
@@ -139,6 +146,7 @@ def attention(
             "key_length": key_length,
             "head_dim": head_dim,
             "value_dim": head_dim,
+            **({"causal": 1} if causal else {}),
         },
         absorbed=("sdpa",),
     )
@@ -231,7 +239,13 @@ def _aiconfigurator(row: Row) -> ModelGraph | None:
         if _beyond_attention(row, key_length):
             return None
     return attention(
-        batch, heads, length, key_length=key_length, head_dim=head_dim, kv_heads=kv_heads
+        batch,
+        heads,
+        length,
+        key_length=key_length,
+        head_dim=head_dim,
+        kv_heads=kv_heads,
+        causal=op == "context_attention",
     )
 
 
@@ -281,6 +295,7 @@ def _vidur_attention(row: Row, tp: int) -> ModelGraph:
         key_length=int(row["kv_cache_size"]) + new,
         head_dim=width // heads,
         kv_heads=kv_heads // tp,
+        causal=True,
     )
 
 

@@ -18,7 +18,7 @@ from dataset.measured.operators import layer_keys
 from dataset.measured.sources import read
 from dippm.decide.language import kernels as k
 from dippm.decide.language.architecture import Attention
-from dippm.decide.language.engine import PLAIN, keys_per_query
+from dippm.decide.language.engine import PLAIN, causal_work, keys_per_query
 from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
 from dippm.devices import Device, find
@@ -155,7 +155,8 @@ def _attention(
     )
     group = heads / kv_heads
     copies, queries = done.batch * kv_heads, done.queries * group
-    return k.attention(copies, queries, keys, width, read_bytes=read_bytes)
+    share = causal_work(a, done)
+    return k.attention(copies, queries, keys, width, read_bytes=read_bytes, share=share)
 
 
 def _vidur(row: Mapping[str, Any]) -> Kernel | None:

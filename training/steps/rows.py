@@ -24,7 +24,12 @@ from dataset.join.grouping import family_of
 from dataset.measured.sources import read
 from dippm.estimate.conditions import PRECISIONS, Attention, Conditions, Optimizer
 from dippm.model.graph.model_graph import ModelGraph
-from training.hybrid.rows.collected_rows import CollectedSet, has_long_kernels, kin_of
+from training.hybrid.rows.collected_rows import (
+    CollectedSet,
+    has_long_kernels,
+    has_own_kernels,
+    kin_of,
+)
 from training.hybrid.rows.collected_rows import row_of as row_of_collected
 from training.hybrid.rows.examples import Row
 from training.hybrid.rows.sources import PARAMETER_TOLERANCE, named_migperf, row_of, steady
@@ -124,7 +129,7 @@ def collected_step_rows(found: CollectedSet, graphs: GraphStore) -> list[StepRow
         row = replace(row, family=family_of_step(row.graph)) if row.is_model else row
         by_wall = StepRow.of(row, COLLECTED_UPDATE, "fused")
         steps.append(by_wall)
-        if record["kernel_ms"] and has_long_kernels(record):
+        if record["kernel_ms"] and has_long_kernels(record) and has_own_kernels(record):
             steps.append(
                 replace(
                     by_wall,

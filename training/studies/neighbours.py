@@ -320,6 +320,8 @@ def main(
     folder, loaded = data or data_dir(), dippm.load(device=DEVICE)
     cells, wrong = read_cells(folder, loaded)
     memory = memory_cells(folder, loaded)
+    document = digest(cells, memory)
+    cells = cells_of(document)  # figures are those of the file, whose numbers are rounded
     lines, law = report(cells, wrong, memory)
     Console(soft_wrap=True).print("\n\n".join(lines), markup=False, highlight=False)
     if write:
@@ -328,7 +330,6 @@ def main(
         command = "`python -m training.studies.neighbours --write --results STEM`"
         text = ["# Neighbours under MPS on an A100, models held out", command, *lines]
         results.with_suffix(".md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
-        document = digest(cells, memory)
         rows = ",\n".join(json.dumps(row) for row in document["cells"])
         memory_rows = json.dumps(document["memory"])
         results.with_suffix(".json").write_text(

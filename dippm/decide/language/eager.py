@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from dippm.decide.language import kernels as k
 from dippm.decide.language.architecture import Attention, Decoder, FeedForward, Layer
-from dippm.decide.language.engine import PLAIN, busy_experts, keys_per_query, launch_embedding
+from dippm.decide.language.engine import (
+    PLAIN,
+    busy_experts,
+    causal_work,
+    keys_per_query,
+    launch_embedding,
+)
 from dippm.decide.language.formats import WeightFormat
 from dippm.decide.language.kernels import KernelList, Pass
 from dippm.decide.language.memory import kept_tokens
@@ -112,6 +118,7 @@ class _EagerLayer:
                 a.head_dim,
                 read_bytes=read,
                 value_dim=a.value_dim,
+                share=causal_work(a, done),
             ),
         )
 

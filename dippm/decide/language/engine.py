@@ -14,6 +14,7 @@ from dippm.decide.language.formats import WeightFormat
 from dippm.decide.language.kernels import KernelList, Pass
 from dippm.decide.language.memory import kept_tokens
 from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernels.attention import causal_share
 
 PLAIN = WeightFormat("half", 2.0)
 
@@ -116,6 +117,7 @@ class _EngineLayer:
                 a.head_dim,
                 read_bytes=read,
                 value_dim=a.value_dim,
+                share=causal_work(a, done),
             ),
         )
 
@@ -152,6 +154,7 @@ class _EngineLayer:
                     a.head_dim,
                     read_bytes=read,
                     value_dim=a.value_dim,
+                    share=causal_work(a, done),
                 ),
             )
             return
@@ -210,6 +213,15 @@ def keys_per_query(attention: Attention, done: Pass) -> float:
     if done.is_decode or kept == done.context:
         return float(kept)
     return kept * (2.0 - kept / done.context)
+
+
+def causal_work(attention: Attention, done: Pass) -> float:
+    """Return the share of the scores of `keys_per_query` that attention works out."""
+    if done.is_decode:
+        return 1.0
+    if kept_tokens(attention, done.context) < done.context:
+        return 0.5
+    return causal_share(done.queries, done.context)
 
 
 def _activation(network: FeedForward, rows: float, width: float) -> Kernel:

@@ -144,11 +144,9 @@ def attention(
     *,
     read_bytes: float,
     value_dim: float | None = None,
+    share: float = 1.0,
 ) -> Kernel:
     """Return one fused attention over stored keys and values.
-
-    Its operations are those of all queries with all keys, as everywhere in the law; the effect of a
-    causal mask is part of the efficiency.
 
     Args:
         copies: query heads × sequences.
@@ -157,13 +155,14 @@ def attention(
         width: length of a key.
         read_bytes: bytes of queries, keys and values.
         value_dim: length of a value if it is not `width`.
+        share: share of the scores that it works out, see `engine.causal_work`.
     """
     values = width if value_dim is None else value_dim
     return Kernel(
         node=0,
         kind="attention",
         unit="half",
-        flops=2.0 * copies * queries * keys * (width + values),
+        flops=2.0 * share * copies * queries * keys * (width + values),
         read_bytes=float(read_bytes),
         write_bytes=HALF * copies * queries * values,
         m=float(queries),

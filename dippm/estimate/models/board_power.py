@@ -9,7 +9,9 @@ limit is lowered (`dippm.estimate.models.power_limit`):
     log slow-down = law(limit, f · power) - law(f · limit of the sibling, f · power), 0 or more
 
 Of several siblings the one that leaves the board fastest is believed. Measured GPUs are left as
-they are: what their limit does to them is in their measurements.
+they are: what their limit does to them is in their measurements. Of a board that was measured in
+another width of formats it slows arithmetic alone, since its memory was measured, and memory up to
+the roofline.
 """
 
 from __future__ import annotations
@@ -76,6 +78,10 @@ class BoardPower:
             return ()
         near = [found for found in map(find, measured) if is_sibling(device, found)]
         return tuple(c.replace(device=found, mig=None) for found in near if found.power_limit_w)
+
+    def is_measured(self, device: Device) -> bool:
+        """Tell whether a board was measured, in any width."""
+        return any(device.name in names for names in self._measured.values())
 
     def limited(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, inf, log
+from math import inf, log
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from dippm.estimate.conditions import (
     supported_precisions,
 )
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.estimate.features.kernel_features import DeviceView
+from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
 from dippm.estimate.models.board_power import BoardPower
+from dippm.estimate.models.gpu_effects import arithmetic_share
 from dippm.estimate.models.kernel_law import Floats, KernelTimes, Law, Place
 from dippm.estimate.models.law_kernels import Integers, LawKernels
 from dippm.estimate.models.monotonic_bounds import MonotonicBounds, is_same_chip
@@ -118,8 +119,20 @@ class OrderedTimes:
         limited = self._boards.limited(c, self._batch, found.device_ms, there)
         if limited is None:
             return found
-        slowed = _of(found, found.kernel_ms * exp(limited.log_slowdown))
-        return replace(slowed, limited=limited)
+        slowed = _of(found, self._slowed_ms(c, found.kernel_ms, limited.log_slowdown))
+        log_slowdown = log(slowed.device_ms / found.device_ms)
+        return replace(slowed, limited=replace(limited, log_slowdown=log_slowdown))
+
+    def _slowed_ms(self, c: Conditions, kernel_ms: Floats, log_slowdown: float) -> Floats:
+        """Return the times of kernels under a power limit, in ms, see `board_power`."""
+        whole = np.asarray(kernel_ms * np.exp(log_slowdown))
+        if self._boards is None or not self._boards.is_measured(c.device):
+            return whole
+        graph, view = self._kernels_of(c).graph, DeviceView.of(c.device, c.mig)
+        share = arithmetic_share(graph.table, self._batch, view)[graph.class_of]
+        least_ms = roofline_ms(graph.table, self._batch, view)[graph.class_of]
+        arithmetic = kernel_ms * np.exp(share * log_slowdown)
+        return np.asarray(np.maximum(arithmetic, np.minimum(whole, least_ms)))
 
     def _collect(self, c: Conditions, asked: dict[Point, Conditions]) -> None:
         """Note the bounds of a point and of all points they lead to, and which ones ask the law."""

@@ -90,7 +90,7 @@ GUESSED = {
     "for each number: nothing of the kind was measured",
 }
 """Notes on operators whose cost cannot be counted, by canonical name."""
-_HEADS = ("heads", "query_length", "key_length", "head_dim", "value_dim")
+_HEADS = ("heads", "query_length", "key_length", "head_dim", "value_dim", "causal")
 
 
 def _rows(

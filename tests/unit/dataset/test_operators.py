@@ -7,6 +7,7 @@ import pytest
 
 from dataset.measured.nodes import make_node
 from dataset.measured.operators import graph_of, layer_keys
+from dippm.estimate.features.kernels import launched
 
 
 @pytest.mark.parametrize(
@@ -125,3 +126,21 @@ def test_a_layer_is_one_whatever_flows_through_it() -> None:
     assert first == second == third != other
     with pytest.raises(ValueError, match="several sources"):
         layer_keys(pd.concat([table, table.assign(source="flagperf")]))
+
+
+def test_a_lookup_reads_the_rows_that_it_finds() -> None:
+    graph = graph_of(vidur_row(operator="emb", vocab_size=32_000))
+    assert graph is not None
+    [kernel] = launched(graph, "fp16")
+    assert (kernel.kind, kernel.write_bytes) == ("gather", 2 * 10 * 64)
+    assert kernel.read_bytes < 2 * kernel.write_bytes
+
+
+def test_attention_of_a_prompt_is_causal_and_that_of_an_encoder_is_not() -> None:
+    prompt, encoder = (
+        graph_of(attention_row(operator=f"{name}_attention", isl=512, num_kv_heads=8, step=0))
+        for name in ("context", "encoder")
+    )
+    assert prompt is not None
+    assert encoder is not None
+    assert prompt.nodes[0].attributes == {**encoder.nodes[0].attributes, "causal": 1}

@@ -109,3 +109,24 @@ def test_a_table_follows_the_batch() -> None:
     table = KernelTable.of(asked_as_one(permuted=True), "fp16", attention="unfused")
     at_four = launched(asked_as_one(permuted=True).at_batch(4), "fp16", attention="unfused")
     assert table.quantities(4)[:, 2].tolist() == [k.write_bytes for k in at_four]
+
+
+def fused(length: int, width: int, precision: Any, **attributes: Any) -> Kernel:
+    s, shape = Sketch(), (BATCH, HEADS, length, width)
+    inputs = [s.input(*shape) for _ in "qkv"]
+    called = s.call("aten.scaled_dot_product_attention", inputs, *shape, **attributes)
+    return kernels(s.graph(called), precision)[-1]
+
+
+@pytest.mark.parametrize(("length", "share"), [(64, 1.0), (128, 1.0), (256, 0.75), (1024, 0.5625)])
+def test_causal_attention_leaves_out_the_blocks_beyond_the_diagonal(length, share) -> None:
+    whole = fused(length, WIDTH, "fp16")
+    assert fused(length, WIDTH, "fp16", is_causal=0) == whole
+    assert fused(length, WIDTH, "fp16", is_causal=1) == whole._replace(flops=share * whole.flops)
+
+
+@pytest.mark.parametrize(("width", "taken"), [(16, 32), (40, 64), (64, 64), (72, 96), (512, 512)])
+def test_a_fused_kernel_in_half_precision_is_of_the_next_width(width, taken) -> None:
+    work = 4.0 * 4 * HEADS * LENGTH * LENGTH
+    assert fused(LENGTH, width, "fp16").flops == work * taken
+    assert fused(LENGTH, width, "fp32").flops == work * width

@@ -49,7 +49,7 @@ def test_a_larger_batch_is_never_less_throughput(software):
     speeds = [answer.steps[0].tokens_per_s for answer in answers]
     assert speeds == sorted(speeds)
     times = [answer.steps[0].cost.latency_ms.value for answer in answers]
-    assert times == sorted(times)
+    assert times == pytest.approx(sorted(times), rel=1e-12)  # equal ones differ by their rounding
     assert answers[-1].tokens_per_s > answers[0].tokens_per_s
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.casts import lower
 from dippm.estimate.features.kernels.products import copied, macs, product
@@ -12,6 +15,10 @@ from dippm.model.graph.operators import FUSED_RANK
 
 ALIGNED = 8
 """Elements of half precision that fused kernels read together."""
+BLOCK = 128
+"""Queries, and keys, of a block of scores in FlashAttention (Dao et al. 2022)."""
+WIDTHS = (32, 64, 96, 128, 192, 256)
+"""Widths of a head that FlashAttention has kernels for; others run in the next one of them."""
 
 
 def attention(run: Run, call: OperatorCall) -> None:
@@ -38,11 +45,28 @@ def attention(run: Run, call: OperatorCall) -> None:
         "attention",
         (queries, keys, width),
         copies=heads,
-        flops=2.0 * work,
+        flops=2.0 * work * _work_share(run, a, queries, keys),
         operands=call.inputs,
         strides=strides,
     )
     run.kernels[-1] = run.kernels[-1]._replace(strided=False)
+
+
+def _work_share(run: Run, a: Mapping[str, Any], queries: float, keys: float) -> float:
+    """Return the work of a fused kernel over that of two whole products."""
+    share = causal_share(queries, keys) if a.get("causal") else 1.0
+    if run.product_width != HALF_WIDTH:
+        return share
+    width = float(a["head_dim"])
+    return share * next((wide for wide in WIDTHS if wide >= width), width) / width
+
+
+def causal_share(queries: float, keys: float) -> float:
+    """Return the share of the scores that causal attention works out.
+
+    Blocks beyond the diagonal, on which the last query sees the last key, are left out.
+    """
+    return 1.0 - max(0.0, min(queries, keys) - BLOCK) / (2.0 * max(keys, 1.0))
 
 
 def _aligned(run: Run, call: OperatorCall, shape: Shape) -> Strides:

@@ -127,7 +127,7 @@ def recurrent(run: Run, call: OperatorCall) -> None:
         run.make(other, run.product_width)
 
 
-KERNEL_VERSION = "11"
+KERNEL_VERSION = "12"
 
 Rule = Callable[[Run, OperatorCall], None]
 BY_NAME: Mapping[str, Rule] = {

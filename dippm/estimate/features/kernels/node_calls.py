@@ -12,6 +12,8 @@ from dippm.model.graph.operators import operator
 
 _FREE = ("view", "compute")
 _PRODUCTS = ("dense", "batch_matmul")
+_LOOKUPS = ("embedding", "gather")
+"""Operators that read a table, which is their first operand."""
 
 
 def calls_of(graph: ModelGraph) -> CallSequence:
@@ -57,7 +59,8 @@ class _Calls:
             dtype = dtypes[0] if dtypes and "int8" in dtypes[0] else node.dtype
             size = max(1, node.param_bytes // item_bytes(dtype))
             shape = (size, 1) if node.op in _PRODUCTS else (size,)
-            inputs.append(self._new(Tensor(shape, dtype, roots=(-1 - i,), is_parameter=True)))
+            parameter = self._new(Tensor(shape, dtype, roots=(-1 - i,), is_parameter=True))
+            inputs.insert(0 if node.op in _LOOKUPS else len(inputs), parameter)
         steps = _steps(node)
         for op, attributes in steps[:-1]:
             between = self._new(Tensor(node.out_shapes[0], node.dtype))

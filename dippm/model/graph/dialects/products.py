@@ -52,6 +52,10 @@ def _addmm(call: RawCall) -> bool:
     return call.first("add", [product, bias])
 
 
+_CAUSAL = ("is_causal", "causal_mask", "use_causal_mask", "unidirectional")
+"""Names of the attribute that says that a query sees the keys up to its own alone."""
+
+
 def _sdpa(call: RawCall) -> bool:
     query, key, value = call.inputs[:3]
     batch_first_heads = call.name.startswith("nn.")  # Relax: batch, length, heads, width
@@ -68,6 +72,8 @@ def _sdpa(call: RawCall) -> bool:
         value_dim=value.shape[-1],
     )
     node.absorbed = ["sdpa"]
+    if any(map(call.attributes.get, _CAUSAL)):
+        node.attributes = {**node.attributes, "causal": 1}
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from copy import deepcopy
 
 import pytest
 import torch
@@ -168,25 +169,30 @@ def language_model(name: str, **settings):
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, name + "Config")(**settings)
     config.use_cache = False
-    endings = {"Bert": "Model", "GPT2": "LMHeadModel", "Llama": "ForCausalLM"}
-    return getattr(transformers, name + endings[name]), config
+    endings = {"Bert": "Model", "GPT2": "LMHeadModel"}
+    return getattr(transformers, name + endings.get(name, "ForCausalLM")), config
 
 
+DECODER = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 300}  # fmt: skip
 SMALL = {
     "Bert": {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 4},
     "GPT2": {"n_layer": 2, "n_embd": 48, "n_head": 4},
-    "Llama": {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 4,
-              "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 300},
-}  # fmt: skip
+    "Llama": DECODER,
+    "Mistral": DECODER | {"sliding_window": 8},
+}
+IS_CAUSAL = {"Bert": False, "GPT2": True, "Llama": True, "Mistral": False}
+"""Whether attention over 16 tokens runs without a mask, as causal; a window needs one."""
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_language_models(name, vision):
     kind, config = language_model(name, **SMALL[name])
-    model = kind._from_config(config, attn_implementation="sdpa").eval()
+    model = kind._from_config(deepcopy(config), attn_implementation="sdpa").eval()
     counted = kind._from_config(config, attn_implementation="eager").eval()
     _, graph = check(model, (16,), counted=counted, dtype=torch.int64, device="cpu")
-    assert graph.histogram()["attention"] == 2
+    attention = [node for node in graph.nodes if node.op == "attention"]
+    assert [bool(node.attributes.get("causal")) for node in attention] == 2 * [IS_CAUSAL[name]]
 
 
 @pytest.mark.nightly(part="frontends")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
@@ -66,6 +67,29 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for m in training:
             m.training = True
+
+
+_AS_RUN: Mapping[str, Any] = {
+    "is_torchdynamo_exporting": lambda: False,
+    "is_torchdynamo_compiling": lambda: False,  # asked before version 5
+    "find_packed_sequence_indices": lambda position_ids: None,
+}
+"""Functions of `transformers.masking_utils` as they answer where a model runs, on whole texts."""
+
+
+@contextlib.contextmanager
+def masking_as_run() -> Iterator[None]:
+    """Let transformers leave out masks within the block as it does where a model runs.
+
+    There causal attention is an argument of PyTorch's attention, which then takes FlashAttention.
+    In an export it would be a mask of all scores, with which attention works out each of them.
+    """
+    masking = sys.modules.get("transformers.masking_utils")
+    with contextlib.ExitStack() as stack:
+        for name, answer in _AS_RUN.items():
+            if hasattr(masking, name):
+                stack.enter_context(patch.object(masking, name, answer))
+        yield
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ from dippm.errors import DippmError
 from dippm.estimate.conditions import Precision, precision_of
 from dippm.estimate.models.memory import MemoryFootprint
 from dippm.model.frontends import named
-from dippm.model.frontends.torch.prepare import masking_as_run
+from dippm.model.frontends.torch.prepare import eager_masks
 from dippm.model.graph import build
 from dippm.model.graph.model_graph import ModelGraph
 from training.studies.cuda_fakes import autocast, cuda_device
@@ -156,7 +156,7 @@ def torch_peak(module: nn.Module, inputs: dict[str, torch.Tensor], precision: Pr
         if device.type == "cuda":
             stack.enter_context(cuda_device())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(masking_as_run())
+        stack.enter_context(eager_masks())
         _fake_weights(module, device, floats)
         given = {name: _fake(t, device, floats) for name, t in inputs.items()}
         live = LiveBytes(iter([*module.parameters(), *module.buffers()]))

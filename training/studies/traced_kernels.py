@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dippm.estimate.features.kernels.optimizers import launches_over
-from dippm.model.frontends.torch.prepare import masking_as_run
+from dippm.model.frontends.torch.prepare import eager_masks
 from training.studies import traced_backward, traced_classes
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device, replaced
 from training.studies.traced_parts import TracedKernel, parts_of
@@ -63,7 +63,7 @@ def traced(
             stack.enter_context(fakes.mode)
             stack.enter_context(torch.no_grad())
             stack.enter_context(replaced(log.record, log.quiet, half))
-            stack.enter_context(masking_as_run())
+            stack.enter_context(eager_masks())
             stack.enter_context(log.paths_of(module))
             if half is not None:
                 stack.enter_context(autocast(half))

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from dippm.errors import DippmError
-from dippm.model.frontends.torch.prepare import masking_as_run
+from dippm.model.frontends.torch.prepare import eager_masks
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device, gradients, replaced
 from training.studies.traced_kernels import (
     KernelLog,
@@ -81,7 +81,7 @@ def traced_step(
         saved = _Saved(fakes)
         stack.enter_context(fakes.mode)
         stack.enter_context(replaced(log.record, log.quiet, half))
-        stack.enter_context(masking_as_run())
+        stack.enter_context(eager_masks())
         stack.enter_context(log)
         with contextlib.ExitStack() as forward:
             forward.enter_context(log.paths_of(module))

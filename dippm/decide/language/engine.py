@@ -216,7 +216,7 @@ def keys_per_query(attention: Attention, done: Pass) -> float:
 
 
 def causal_work(attention: Attention, done: Pass) -> float:
-    """Return the share of the scores of `keys_per_query` that attention works out."""
+    """Return the share of the scores, with `keys_per_query` keys, that attention computes."""
     if done.is_decode:
         return 1.0
     if kept_tokens(attention, done.context) < done.context:

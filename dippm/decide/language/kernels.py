@@ -155,7 +155,7 @@ def attention(
         width: length of a key.
         read_bytes: bytes of queries, keys and values.
         value_dim: length of a value if it is not `width`.
-        share: share of the scores that it works out, see `engine.causal_work`.
+        share: share of the scores that it computes, see `engine.causal_work`.
     """
     values = width if value_dim is None else value_dim
     return Kernel(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, log
+from math import exp, inf, log
 
 import numpy as np
 
@@ -119,19 +119,20 @@ class OrderedTimes:
         limited = self._boards.limited(c, self._batch, found.device_ms, there)
         if limited is None:
             return found
-        slowed = _of(found, self._slowed_ms(c, found.kernel_ms, limited.log_slowdown))
+        kernel_ms = found.kernel_ms * exp(limited.log_slowdown)
+        if self._boards.is_measured(c.device):
+            kernel_ms = self._spare_memory(c, found.kernel_ms, limited.log_slowdown)
+        slowed = _of(found, kernel_ms)
         log_slowdown = log(slowed.device_ms / found.device_ms)
         return replace(slowed, limited=replace(limited, log_slowdown=log_slowdown))
 
-    def _slowed_ms(self, c: Conditions, kernel_ms: Floats, log_slowdown: float) -> Floats:
-        """Return the times of kernels under a power limit, in ms, see `board_power`."""
-        whole = np.asarray(kernel_ms * np.exp(log_slowdown))
-        if self._boards is None or not self._boards.is_measured(c.device):
-            return whole
+    def _spare_memory(self, c: Conditions, kernel_ms: Floats, log_slowdown: float) -> Floats:
+        """Return kernel times in ms if arithmetic alone is slowed, see `board_power`."""
         graph, view = self._kernels_of(c).graph, DeviceView.of(c.device, c.mig)
         share = arithmetic_share(graph.table, self._batch, view)[graph.class_of]
         least_ms = roofline_ms(graph.table, self._batch, view)[graph.class_of]
         arithmetic = kernel_ms * np.exp(share * log_slowdown)
+        whole = kernel_ms * exp(log_slowdown)
         return np.asarray(np.maximum(arithmetic, np.minimum(whole, least_ms)))
 
     def _collect(self, c: Conditions, asked: dict[Point, Conditions]) -> None:

@@ -101,7 +101,7 @@ def engines() -> dict[str, physics.Tally]:
 def test_the_law_holds(fared, law) -> None:
     tally = fared[law]
     assert tally.tried > 100
-    # Boards with large caches that nobody measured are up to a fifth below, at few points.
+    # GeForce boards of Ada that nobody measured are up to a fifth below, at few points.
     few = law == "no less than the roofline" and tally.worst < 1.2
     most = tally.tried // 100 if few else 0
     found = f"{tally.violated} of {tally.tried}: {tally.worst} {tally.example}"

@@ -17,8 +17,8 @@ ALIGNED = 8
 """Elements of half precision that fused kernels read together."""
 BLOCK = 128
 """Queries, and keys, of a block of scores in FlashAttention (Dao et al. 2022)."""
-WIDTHS = (32, 64, 96, 128, 192, 256)
-"""Widths of a head that FlashAttention has kernels for; others run in the next one of them."""
+HEAD_DIMS = (32, 64, 96, 128, 192, 256)
+"""Head dimensions that FlashAttention has kernels for; others run in the next larger one."""
 
 
 def attention(run: Run, call: OperatorCall) -> None:
@@ -53,18 +53,18 @@ def attention(run: Run, call: OperatorCall) -> None:
 
 
 def _work_share(run: Run, a: Mapping[str, Any], queries: float, keys: float) -> float:
-    """Return the work of a fused kernel over that of two whole products."""
+    """Return the operations of a fused kernel as a share of those of its two full products."""
     share = causal_share(queries, keys) if a.get("causal") else 1.0
     if run.product_width != HALF_WIDTH:
         return share
-    width = float(a["head_dim"])
-    return share * next((wide for wide in WIDTHS if wide >= width), width) / width
+    head_dim = float(a["head_dim"])
+    return share * next((d for d in HEAD_DIMS if d >= head_dim), head_dim) / head_dim
 
 
 def causal_share(queries: float, keys: float) -> float:
-    """Return the share of the scores that causal attention works out.
+    """Return the share of the scores that causal attention computes.
 
-    Blocks beyond the diagonal, on which the last query sees the last key, are left out.
+    Blocks above the diagonal are skipped; the last query attends to the last key.
     """
     return 1.0 - max(0.0, min(queries, keys) - BLOCK) / (2.0 * max(keys, 1.0))
 

@@ -26,13 +26,7 @@ from dippm.model.frontends.torch.batch_check import (
 from dippm.model.frontends.torch.call import Leaf, ModelCall
 from dippm.model.frontends.torch.candidates import Attempt
 from dippm.model.frontends.torch.constant_folding import constant_tensors
-from dippm.model.frontends.torch.prepare import (
-    evaluating,
-    masking_as_run,
-    on_meta,
-    unwrapped,
-    without_weights,
-)
+from dippm.model.frontends.torch.prepare import evaluating, on_meta, unwrapped, without_weights
 from dippm.model.frontends.torch.program import call_of_program, is_static
 from dippm.model.frontends.torch.quantized import quantization_notes, with_float_layers
 from dippm.model.frontends.torch.script import check_not_rewritten, with_hidden_scripts
@@ -153,7 +147,7 @@ def _find_accepted(
     module: torch.nn.Module, call: ModelCall, inputs: InputSpec, batch: int, *, on_meta: bool
 ) -> AcceptedInputs:
     """Return the accepted inputs of one call, with the errors of `accepted_inputs`."""
-    with evaluating(module), masking_as_run(), torch.no_grad():
+    with evaluating(module), torch.no_grad():
         attempt = Attempt(module, call, on_meta=on_meta)
         if has_sequence_first(module) and _misplaces_batch(attempt):
             call = replace(call, leaves=tuple(map(_with_batch_second, call.leaves)))
@@ -208,10 +202,10 @@ def _export(
     subject = copied if copied is not None else module
     kept = constant_tensors(module)
     attempt = Attempt(subject, call, on_meta=copied is not None, kept=kept)
-    with evaluating(subject), masking_as_run(), torch.no_grad():
+    with evaluating(subject), torch.no_grad():
         exported = _at_some_batch(attempt, fixed_batch, is_trace=is_trace)
     if exported is None and copied is not None and not attempt.refused_inputs:
-        with evaluating(module), masking_as_run(), torch.no_grad():
+        with evaluating(module), torch.no_grad():
             second = Attempt(module, call, on_meta=False, kept=kept)
             exported = _at_some_batch(second, fixed_batch, is_trace=is_trace)
             attempt = second if exported is not None else attempt

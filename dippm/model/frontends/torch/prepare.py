@@ -55,41 +55,42 @@ def on_meta(module: torch.nn.Module) -> torch.nn.Module | None:
     return copied
 
 
+_EAGER_ANSWERS: Mapping[str, Any] = {
+    "is_torchdynamo_exporting": lambda: False,
+    "is_torchdynamo_compiling": lambda: False,  # asked before version 5
+    "find_packed_sequence_indices": lambda position_ids: None,
+}
+"""What functions of `transformers.masking_utils` answer in eager mode, for sequences not packed."""
+
+
+@contextlib.contextmanager
+def eager_masks() -> Iterator[None]:
+    """Let models of transformers have the masks of eager mode within the block.
+
+    In eager mode causal attention has no mask: `is_causal` is passed, and FlashAttention can run.
+    An export would have a mask of all scores, and each of them would be computed.
+    """
+    masking = sys.modules.get("transformers.masking_utils")
+    with contextlib.ExitStack() as stack:
+        for name, answer in _EAGER_ANSWERS.items():
+            if hasattr(masking, name):
+                stack.enter_context(patch.object(masking, name, answer))
+        yield
+
+
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Keep a module in evaluation mode within the block; restore the mode of every part."""
+    """Keep a module in evaluation mode, with eager masks; restore the mode of every part."""
     training = [m for m in module.modules() if getattr(m, "training", False)]
     # Exported programs and frozen scripts have no mode.
     with contextlib.suppress(NotImplementedError, AttributeError):
         module.eval()
     try:
-        yield
+        with eager_masks():
+            yield
     finally:
         for m in training:
             m.training = True
-
-
-_AS_RUN: Mapping[str, Any] = {
-    "is_torchdynamo_exporting": lambda: False,
-    "is_torchdynamo_compiling": lambda: False,  # asked before version 5
-    "find_packed_sequence_indices": lambda position_ids: None,
-}
-"""Functions of `transformers.masking_utils` as they answer where a model runs, on whole texts."""
-
-
-@contextlib.contextmanager
-def masking_as_run() -> Iterator[None]:
-    """Let transformers leave out masks within the block as it does where a model runs.
-
-    There causal attention is an argument of PyTorch's attention, which then takes FlashAttention.
-    In an export it would be a mask of all scores, with which attention works out each of them.
-    """
-    masking = sys.modules.get("transformers.masking_utils")
-    with contextlib.ExitStack() as stack:
-        for name, answer in _AS_RUN.items():
-            if hasattr(masking, name):
-                stack.enter_context(patch.object(masking, name, answer))
-        yield
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ expansions give it for all batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -32,6 +32,7 @@ from dippm.estimate.features.engine import (
 from dippm.estimate.features.kernel import PARTS, UNITS, Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernels import launched_by, sequence_of, training_step
+from dippm.estimate.features.kernels.run import KeptHalf
 from dippm.model.graph.batch_sizes import batch_rescaler
 from dippm.model.graph.calls import CallSequence
 from dippm.model.graph.model_graph import ModelGraph
@@ -110,7 +111,7 @@ class KernelTable:
         *,
         channels_last: bool = False,
         attention: Attention = "fused",
-        half_scores: bool = False,
+        kept_half: Collection[KeptHalf] = (),
     ) -> KernelTable:
         """Expand a graph into the kernels of inference, see `launched` and `Run`."""
         return cls._expanded(
@@ -121,7 +122,7 @@ class KernelTable:
                 mode=mode,
                 channels_last=channels_last,
                 attention=attention,
-                half_scores=half_scores,
+                kept_half=kept_half,
             ),
         )
 

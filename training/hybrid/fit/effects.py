@@ -547,9 +547,15 @@ def _of_graph(
     found = []
     for row in rows:
         precision = same_arithmetic(row.device, row.precision)[0]
-        key = (precision, row.mode, row.channels_last, row.node)
+        key = (precision, row.mode, row.channels_last, row.kept_half, row.node)
         if key not in made:
-            table = KernelTable.of(graph, precision, row.mode, channels_last=row.channels_last)
+            table = KernelTable.of(
+                graph,
+                precision,
+                row.mode,
+                channels_last=row.channels_last,
+                kept_half=row.kept_half,
+            )
             if row.node is not None:
                 table = kernels_of_node(table, row.node)
             made[key] = LawKernels.of(KernelGraph.of(table, ROUNDS))

@@ -120,7 +120,7 @@ def gate_cells(loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup)
     asked = (
         row
         for row in rows
-        if row.node is None and (row.timer == "kernel" or row.latency_ms >= SHORTEST_MS)
+        if row.can_be_asked and (row.timer == "kernel" or row.latency_ms >= SHORTEST_MS)
     )
     chosen = sampled_by(asked, cell_of, MOST_ROWS)
     answers = shipped_answers([loaded], list(map(Question, chosen)), graph)

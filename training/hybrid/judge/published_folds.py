@@ -49,8 +49,8 @@ def published_held_out(
 ) -> dict[str, HeldOut]:
     """Return the answers of the published folds of each split.
 
-    Operators amid a model, and rows whose batch cannot be stated, are no question of a user: they
-    have no row. Of many alike MOST_ASKED are asked.
+    Rows that no question can state, see `Row.can_be_asked`, have no row. Of many alike MOST_ASKED
+    are asked.
 
     Args:
         runner: with finished fits.
@@ -84,7 +84,7 @@ def published_held_out(
 def _sample_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of a fold that it is asked for, always the same ones."""
     return sampled_by(
-        (row for row in rows if row.node is None),
+        (row for row in rows if row.can_be_asked),
         lambda row: (row.table, row.precision, str(row.channels_last), row.kind),
         MOST_ASKED,
     )

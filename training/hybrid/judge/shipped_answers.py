@@ -74,7 +74,7 @@ def shipped_answers(
 ) -> pd.DataFrame:
     """Return the answers to questions, in their order, with the columns of `Answer`.
 
-    Operators amid a model (`Row.node`) are no question of a user and may not be asked for. A row
+    Rows that no question can state may not be asked for, see `Row.can_be_asked`. A row
     whose batch is out of range cannot be: its predicted numbers are NaN. All questions about one
     graph are asked together, so that its kernels are worked out once for all checkpoints.
 
@@ -83,7 +83,7 @@ def shipped_answers(
         questions: rows and the checkpoint that each is asked of.
         graph: key → graph.
     """
-    assert all(question.row.node is None for question in questions)
+    assert all(question.row.can_be_asked for question in questions)
     asked = partial(_answers, loaded)
     found = over_graphs(asked, questions, graph, what="answers of the shipped door")
     return pd.DataFrame([asdict(answer) for answer in found], columns=list(Answer.__slots__))

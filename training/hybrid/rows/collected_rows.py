@@ -36,7 +36,7 @@ from dippm.measure.collected.rows import collected
 from dippm.measure.protocol import Phase
 from dippm.measure.timers import Letter, times_of
 from training.hybrid.rows.examples import COLLECTED, Row
-from training.hybrid.rows.sources import half_scores
+from training.hybrid.rows.sources import kept_half
 
 TIMERS: Mapping[Letter, Timer] = {"W": "wall", "E": "event", "K": "kernel"}
 """What a regime is to the predictor."""
@@ -200,7 +200,7 @@ def row_of(record: Mapping[str, Any], source: str, architecture: str, family: st
         family=family if is_model else f"operator {record['family']}",
         latency_ms=float(record["latency_ms"]),
         mig=slice_of(record, device),
-        half_scores=half_scores(software),
+        kept_half=kept_half(software),
         point=record["row_id"],
     )
 

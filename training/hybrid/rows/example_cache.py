@@ -95,6 +95,7 @@ def _read(folder: Path) -> Examples:
         device = find(document.pop("device"))
         name = document.pop("mig")
         profile = next((p for p in device.mig_profiles if p.name == name), None)
-        rows.append(Row(**document, device=device, mig=profile))
+        kept = tuple(document.pop("kept_half"))
+        rows.append(Row(**document, device=device, mig=profile, kept_half=kept))
     arrays = dict(np.load(folder / ARRAYS))
     return Examples(rows=rows, **arrays)

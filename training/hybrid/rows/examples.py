@@ -21,6 +21,7 @@ from dippm.estimate.features.kernel_features import (
 )
 from dippm.estimate.features.kernel_graph import KernelGraph
 from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
+from dippm.estimate.features.kernels.run import KeptHalf
 from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.model.graph.model_graph import ModelGraph
 
@@ -42,8 +43,7 @@ class Row:
         architecture, family: grouping keys of the splits; that of what is no whole model begins
             with a word of `PARTS`.
         scale: size of a GPT, "s", "m" or "l"; a key of a split, too.
-        half_scores: whether scores are in half precision, see
-            `dippm.estimate.features.kernels.run.Run`.
+        kept_half: see `dippm.estimate.features.kernels.run.Run`.
         node: the operator of the graph whose kernels alone the latency is of; None for all.
         point: measurement that several rows come from; a random split keeps them together.
     """
@@ -63,7 +63,7 @@ class Row:
     latency_ms: float
     mig: MigProfile | None = None
     scale: str = ""
-    half_scores: bool = False
+    kept_half: tuple[KeptHalf, ...] = ()
     node: int | None = None
     point: str = ""
 
@@ -81,6 +81,14 @@ class Row:
     def is_own(self) -> bool:
         """Tell whether the row is of a set of our own."""
         return self.source.startswith(f"{COLLECTED}/")
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Tell whether a question can state all that decides the latency.
+
+        None names an operator amid a model, or norms in half precision.
+        """
+        return self.node is None and not {"layer_norms", "group_norms"}.intersection(self.kept_half)
 
     @property
     def conditions(self) -> Conditions:
@@ -196,14 +204,14 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
     for row in rows:
         if row.graph != current:
             current, tables, made = row.graph, {}, {}
-        key = (row.precision, row.mode, row.channels_last, row.half_scores)
+        key = (row.precision, row.mode, row.channels_last, row.kept_half)
         if key not in tables:
             tables[key] = KernelTable.of(
                 graph(row.graph),
                 row.precision,
                 row.mode,
                 channels_last=row.channels_last,
-                half_scores=row.half_scores,
+                kept_half=row.kept_half,
             )
         part = (*key, row.node)
         if part not in made:

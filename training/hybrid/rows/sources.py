@@ -23,6 +23,7 @@ from dataset.measured import gpt, language_models, operators
 from dataset.measured.sources import read_if_there
 from dippm.devices import find
 from dippm.estimate.conditions import PRECISIONS, Timer
+from dippm.estimate.features.kernels.run import KeptHalf
 from dippm.model.graph.model_graph import GRAPH_VERSION, ModelGraph
 from training.forked import map_forked
 from training.hybrid.rows.example_cache import cached, digest_of
@@ -33,6 +34,23 @@ TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+
 RECENT_TORCH = ("torch 2.4", "torch 2.9")
 REPARAMETERISED = ("mobileone", "repvgg", "repvit", "repghost", "fastvit")
 WIDE_SCORES_TORCH = [2, 5]
+NARROW_NORMS_GPUS = ("RTX-3090", "RTX-4090")
+"""GPUs whose eager tables of timm were made with norms of timm's own in half precision: its
+EfficientNet-B0 takes 1.2 times as long with group norms as with batch norms there, and 2.4 times on
+an RTX 5090, where autocast widens them; layer norms differ as much."""
+NARROW_LAYER_NORMS = (
+    *("beit", "coat", "convformer", "convit", "convnext", "davit", "eva02", "eva_giant"),
+    *("focalnet", "gc", "hiera", "max", "mvitv2", "pvt_v2", "rdnet", "sam2_hiera"),
+)
+"""Beginnings of the names of models most of whose layer norms are timm's own, as in timm 1.0.9."""
+NEWER_NARROW_LAYER_NORMS = (
+    *NARROW_LAYER_NORMS,
+    *("aimv2", "deit", "eva", "flexivit", "mambaout", "mobilenetv5", "naflexvit", "nest", "test_"),
+    *("vit_", "vitamin"),
+)
+"""The same as in timm 1.0.22, which is of the time of torch 2.9."""
+WIDE_LAYER_NORMS = ("vit_relpos", "vit_srelpos")
+"""Models of these names that have PyTorch's layer norms all the same."""
 MERGED_TORCH = "torch 2.9"
 """Newer benchmark runs merge the parallel branches of these families before they time them, so the
 graph of the model as built is not the graph that was measured."""
@@ -313,12 +331,29 @@ def row_of(record: Mapping[str, Any], graph: str, architecture: str, family: str
         latency_ms=float(record["latency_ms"]),
         mig=profile,
         scale=record["scale"] if isinstance(record.get("scale"), str) else "",
-        half_scores=half_scores(software),
+        kept_half=(*kept_half(software), *_narrow_norms(record, device.name, software)),
     )
 
 
-def half_scores(software: str) -> bool:
+def kept_half(software: str) -> tuple[KeptHalf, ...]:
     """Tell whether attention without fused kernels ran in half precision, as before torch 2.5."""
     name, _, version = software.partition(",")[0].partition(" ")
     parts = version.split(".")
-    return name == "torch" and [int(n) for n in parts[:2]] < WIDE_SCORES_TORCH
+    is_old = name == "torch" and [int(n) for n in parts[:2]] < WIDE_SCORES_TORCH
+    return ("scores",) if is_old else ()
+
+
+def _narrow_norms(record: Mapping[str, Any], gpu: str, software: str) -> tuple[KeptHalf, ...]:
+    """Return the norms that a benchmark of timm ran in half precision; generated code has none."""
+    if record["source"] != "timm_infer" or record["mode"] != "eager":
+        return ()
+    if gpu not in NARROW_NORMS_GPUS:
+        return ()
+    name = record["model"].removeprefix("timm:")
+    newer = software.startswith(MERGED_TORCH)
+    narrow = name.startswith(NEWER_NARROW_LAYER_NORMS if newer else NARROW_LAYER_NORMS)
+    if not newer and name.startswith("vit_"):
+        narrow = "_rope_" in name
+    if not narrow or name.startswith(WIDE_LAYER_NORMS):
+        return ("group_norms",)
+    return ("group_norms", "layer_norms")

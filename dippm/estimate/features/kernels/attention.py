@@ -90,7 +90,7 @@ def _unfused(
         lower(run, call, position)
     queries, keys, width = shape
     scores, i, narrow = queries * keys * heads, call.node, run.product_width
-    wide = narrow if run.half_scores else 4
+    wide = narrow if "scores" in run.kept_half else 4
     sizes = [queries * width * heads, keys * width * heads, keys * width * heads]
     after: tuple[int, ...] = tuple(m for p in call.inputs for m in run.state(p).makers)
     first = Kernel(

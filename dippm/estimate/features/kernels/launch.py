@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from dippm.base.progress import counted
@@ -25,7 +25,7 @@ from dippm.estimate.features.kernels.copies import (
 from dippm.estimate.features.kernels.node_calls import calls_of
 from dippm.estimate.features.kernels.norms import group_norm, instance_norm
 from dippm.estimate.features.kernels.products import copied, macs, matmul, product
-from dippm.estimate.features.kernels.run import Run
+from dippm.estimate.features.kernels.run import KeptHalf, Run
 from dippm.estimate.features.kernels.streaming import pass_over_memory
 from dippm.model.graph.calls import CallSequence, OperatorCall
 from dippm.model.graph.model_graph import ModelGraph
@@ -163,7 +163,7 @@ def launched(
     *,
     channels_last: bool = False,
     attention: Attention = "fused",
-    half_scores: bool = False,
+    kept_half: Collection[KeptHalf] = (),
 ) -> list[Kernel]:
     """Return the kernels of one inference in execution order.
 
@@ -173,7 +173,7 @@ def launched(
         mode: "eager", or "compiled", which fuses chains of element-wise kernels.
         channels_last: images are held so.
         attention: "fused" attention is one kernel, "unfused" its steps, see `in_steps`.
-        half_scores: see `Run`.
+        kept_half: see `Run`.
     """
     sequence = sequence_of(graph).at_batch(graph.batch)
     return launched_by(
@@ -182,7 +182,7 @@ def launched(
         mode,
         channels_last=channels_last,
         attention=attention,
-        half_scores=half_scores,
+        kept_half=kept_half,
     )
 
 
@@ -204,7 +204,7 @@ def launched_by(
     *,
     channels_last: bool = False,
     attention: Attention = "fused",
-    half_scores: bool = False,
+    kept_half: Collection[KeptHalf] = (),
 ) -> list[Kernel]:
     """Return the kernels that calls launch; see `launched` and `Run`."""
     if attention == "unfused":
@@ -214,7 +214,7 @@ def launched_by(
         precision,
         channels_last=channels_last,
         compiled=mode == "compiled",
-        half_scores=half_scores,
+        kept_half=kept_half,
     )
     walk(run)
     return fuse(run.kernels, run.graph_breaks) if mode == "compiled" else run.kernels

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal, TypeAlias
 
 from dippm.estimate.conditions import Precision
 from dippm.estimate.features.kernel import Kernel, Part, Unit
@@ -22,6 +23,14 @@ AUTOCAST: tuple[Precision, ...] = ("amp", "amp-bf16")
 LONGEST_RUN = 4096
 HALF_WIDTH = 2
 """Bytes per element."""
+KeptHalf: TypeAlias = Literal["scores", "group_norms", "layer_norms"]
+"""Scores of unfused attention, as in PyTorch before its version 2.5; norms under autocast, as timm
+runs those of its own after `set_fast_norm`."""
+NORMS: Mapping[str, KeptHalf] = {
+    "group_norm": "group_norms",
+    "layer_norm": "layer_norms",
+    "rms_norm": "layer_norms",
+}
 
 
 @dataclass(slots=True)
@@ -49,8 +58,7 @@ class Run:
         precision: number format of the run.
         channels_last: whether images and weights of convolutions are stored channels last.
         compiled: whether a compiler makes the kernels of these calls.
-        half_scores: whether unfused attention keeps the width of its operands, as in
-            PyTorch before its version 2.5.
+        kept_half: what keeps the width of its half-precision operands where PyTorch widens it.
         autocast: whether the framework chooses the precision of each call.
         product_width: bytes per element of the operands and results of matrix products.
         default_width: bytes per element of parameters and inputs.
@@ -69,13 +77,13 @@ class Run:
         *,
         channels_last: bool,
         compiled: bool = False,
-        half_scores: bool = False,
+        kept_half: Collection[KeptHalf] = (),
         training: bool = False,
     ) -> None:
         self.training, self.tensors = training, list(sequence.tensors)
         self.part: Part = "forward"
         self.sequence, self.precision, self.channels_last = sequence, precision, channels_last
-        self.compiled, self.half_scores = compiled, half_scores
+        self.compiled, self.kept_half = compiled, kept_half
         self.autocast = precision in AUTOCAST
         self.product_width = 2 if precision in (*HALF, *AUTOCAST) else 4
         self.default_width = 2 if precision in HALF else 4
@@ -211,5 +219,11 @@ class Run:
 
     def widens(self, call: OperatorCall) -> bool:
         """Return whether autocast runs a call in float32 (the float32 list of torch.amp)."""
+        if self.narrows(call):
+            return False
         upsamples = call.op == "resize" and call.spelled.startswith("upsample")
         return self.autocast and (upsamples or operator(call.op).autocast == "float32")
+
+    def narrows(self, call: OperatorCall) -> bool:
+        """Return whether a norm under autocast takes its operands in half precision."""
+        return self.autocast and NORMS.get(call.op) in self.kept_half

@@ -6,7 +6,7 @@ from math import prod
 
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES, KernelClass
-from dippm.estimate.features.kernels.casts import TYPED_RESULT, widen
+from dippm.estimate.features.kernels.casts import TYPED_RESULT, lower, widen
 from dippm.estimate.features.kernels.layouts import (
     elementwise_strides,
     image_strides,
@@ -87,6 +87,9 @@ def _writes_unread_indices(run: Run, call: OperatorCall) -> bool:
 
 def made_ready(run: Run, call: OperatorCall, operands: list[int]) -> int:
     """Cast and copy operands as the call wants them; return the width of its result."""
+    if run.narrows(call):
+        for position in operands:
+            lower(run, call, position)
     width, is_float = run.promoted(call), run.tensor(call.outputs[0]).is_float
     widens = run.widens(call) and is_float
     width = 4 if widens else width

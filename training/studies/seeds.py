@@ -3,13 +3,14 @@
     python -m training.studies.seeds --data DATA --graphs GRAPHS --work WORK
 
 WORK is the folder of the fits of `training.hybrid.train`: it has seed 0 of every fold, so that only
-the other seeds are fitted. Every fit is stored, and results are written after each split together
-with those of other splits of the same checkpoint (`--split S1` runs one alone), so the command can
-be interrupted and repeated. Weight of the network, memory and power are those of the checkpoint.
-Each seed is published as a checkpoint of one member and asked as a user asks. A line has, for a
-table and a split, the mean error over seeds with the least and the largest, a 95 % interval of the
-mean by bootstrap over architectures (all seeds of an architecture go together), and the errors of
-the mean of as many seeds as the checkpoint has members, as it is shipped.
+the other seeds are fitted. Folds without a whole model are left out. Every fit is stored, and
+results are written after each split together with those of other splits of the same checkpoint
+(`--split S1` runs one alone), so the command can be interrupted and repeated. Weight of the
+network, memory and power are those of the checkpoint. Each seed is published as a checkpoint of one
+member and asked as a user asks. A line has, for a table and a split, the mean error over seeds with
+the least and the largest, a 95 % interval of the mean by bootstrap over architectures (all seeds of
+an architecture go together), and the errors of the mean of as many seeds as the checkpoint has
+members, as it is shipped.
 """
 
 from __future__ import annotations
@@ -77,11 +78,13 @@ def main(
     sets = [read_collected(folder, graphs) for folder in collected or ()]
     runner, graph = runner_of(data, graphs, work, steps, sets), load_rows(data, graphs)[1]
     splits = runner.splits()
+    is_model = runner.examples.is_model
     for name in split or COMPARED_ON:
-        runner.run(runner.tasks(splits[name], SEEDS), processes)
+        every = [task for task in runner.tasks(splits[name], SEEDS) if is_model[task.asked].any()]
+        runner.run(every, processes)
         held_out_sets = {}
         for seeds in COMPARED:
-            tasks = {name: runner.tasks(splits[name], seeds)}
+            tasks = {name: [task for task in every if task.seed in seeds]}
             answers = published_held_out(
                 runner, tasks, graph, weight=weight, memory=memory, power=power
             )

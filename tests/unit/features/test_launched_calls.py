@@ -178,6 +178,26 @@ def test_a_group_norm_is_three_kernels_that_wait_for_each_other() -> None:
     assert fused.kind == "group_norm"
 
 
+def test_autocast_widens_a_norm_that_timm_keeps_in_half_precision() -> None:
+    s = Sketch()
+    x = s.conv(s.input(BATCH, 8, 4, 4), s.weight(8, 8, 1, 1), BATCH, 8, 4, 4)
+    y = s.conv(normed(s, x), s.weight(8, 8, 1, 1), BATCH, 8, 4, 4)
+    wide, narrow, other = (
+        eager(s, y, precision="amp", kept_half=kept)
+        for kept in ((), ("group_norms",), ("layer_norms",))
+    )
+    norm, image = ["group_norm", "broadcast", "broadcast"], 2 * 8 * 4 * 4
+    layer = ["cast", "cast", "conv_pointwise"]
+    assert kinds(wide) == kinds(other) == [*layer, "cast", *norm, *layer]
+    assert kinds(narrow) == [*layer, *norm, "cast", "conv_pointwise"]
+    for kernels, width in ((wide, 4), (narrow, 2)):
+        *_, scaled = (k for k in kernels if k.kind == "broadcast")
+        assert (scaled.read_bytes, scaled.write_bytes) == (width * image, width * image)
+    assert kinds(eager(s, y, precision="fp16", kept_half=("group_norms",))) == kinds(
+        eager(s, y, precision="fp16")
+    )
+
+
 @pytest.mark.parametrize(("side", "turned"), [(3, True), (1, False)])
 def test_norms_take_images_channels_first_and_windows_channels_last(
     side: int, turned: bool

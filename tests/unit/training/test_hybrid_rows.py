@@ -118,6 +118,32 @@ def test_a_network_beside_neighbours_or_at_the_end_of_the_memory_is_no_row() -> 
     assert sources.alone(table).index.tolist() == [0, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "torch", "mode", "kept"),
+    [
+        ("convnext_tiny", "RTX-4090", "2.9.1", "eager", ("group_norms", "layer_norms")),
+        ("convnext_tiny", "RTX-4090", "2.9.1", "compiled", ()),
+        ("convnext_tiny", "RTX-5090", "2.9.1", "eager", ()),
+        ("resnet50_gn", "RTX-3090", "2.4.0", "eager", ("scores", "group_norms")),
+        ("vit_base_patch16_224", "RTX-3090", "2.4.0", "eager", ("scores", "group_norms")),
+        ("vit_base_patch16_224", "RTX-4090", "2.9.1", "eager", ("group_norms", "layer_norms")),
+        ("vit_relpos_base_patch16_224", "RTX-4090", "2.9.1", "eager", ("group_norms",)),
+        ("swin_tiny_patch4_window7_224", "RTX-4090", "2.9.1", "eager", ("group_norms",)),
+    ],
+)
+def test_norms_of_timm_ran_in_half_precision_on_two_gpus(
+    model: str, gpu: str, torch: str, mode: str, kept: tuple[str, ...]
+) -> None:
+    record = {
+        "row_id": "timm_infer/1", "source": "timm_infer", "gpu": gpu, "mode": mode, "timer": "E",
+        "software": f"torch {torch}, cuda 12.8", "precision": "amp", "layout": "nchw",
+        "model": f"timm:{model}", "latency_ms": 1.0, "batch": 8,
+    }  # fmt: skip
+    row = sources.row_of(record, f"timm:{model}@224", model, "family")
+    assert row.kept_half == kept
+    assert row.can_be_asked == (not {"group_norms", "layer_norms"}.intersection(kept))
+
+
 def test_operators_of_a_sheet_become_rows_with_their_precision(
     tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,10 @@
 
     python -m training.studies.kernels_at_peak --data DATA --graphs GRAPHS --work WORK
 
-WORK is the folder of the training's examples. A model takes about as many times its kernels' time
-at peak rates in one table as in another, whatever the GPU. Families that do not were measured under
-conditions that the table does not state, or launch other kernels than those that their graphs are
-read to launch; and nothing is faster than its memory allows. So it was found that timm's tables of
+WORK is the folder of the training's examples. The slow-down of a family of models over its kernels
+at peak rates is about the same in every table. Where it is not, the models were measured under
+conditions that the table does not state, or launch other kernels than those that we count; and
+nothing is faster than its memory allows. So it was found that timm's tables of
 the RTX 3090 and 4090 hold norms in half precision, where autocast widens them: one in six rows of
 the 4090 was faster than its widened kernels can be, and one in a hundred of the 5090.
 """
@@ -51,9 +51,7 @@ def slowdowns(examples: Examples) -> pd.DataFrame:
     The slow-down is the measured time over that of the kernels at peak rates.
     """
     rows = examples.rows
-    of_row = np.repeat(np.arange(len(rows)), np.diff(examples.start))
-    each_ms = np.exp(examples.log_roofline.astype(np.float64)) * examples.count
-    peak_ms = np.bincount(of_row, each_ms, len(rows)) + examples.serial_ms
+    peak_ms = examples.class_roofline_ms().sum(axis=1) + examples.serial_ms
     found = pd.DataFrame(
         {
             "table": [f"{r.table}{' nhwc' if r.channels_last else ''}" for r in rows],

@@ -9,9 +9,9 @@ limit is lowered (`dippm.estimate.models.power_limit`):
     log slow-down = law(limit, f · power) - law(f · limit of the sibling, f · power), 0 or more
 
 Of several siblings the one that leaves the board fastest is believed. Measured GPUs are left as
-they are: what their limit does to them is in their measurements. A board that was
-measured in formats of another width has its arithmetic slowed alone, for its memory was measured;
-a kernel below its roofline is slowed in full, up to it.
+they are: what their limit does to them is in their measurements. A board that was measured in
+formats of another width has its arithmetic slowed alone, for its memory was measured; a kernel
+below its roofline is slowed in full, up to it.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dippm.estimate.features.kernel_features import N_FEATURES
+from training.hybrid.rows.examples import Examples
 from training.studies.kernels_at_peak import BATCH, odd_families, slowdowns
 
 
@@ -15,14 +17,20 @@ def row(table: str, family: str, latency_ms: float, **other: object) -> SimpleNa
     return SimpleNamespace(**{**plain, **other}, table=table, family=family, latency_ms=latency_ms)
 
 
-def examples_of(rows: list[SimpleNamespace]) -> SimpleNamespace:
+def examples_of(rows: list[SimpleNamespace]) -> Examples:
     """Return examples of two kernels a row, one of them twice: 3 ms at peak, and 1 ms of steps."""
-    return SimpleNamespace(
+    kernels = 2 * len(rows)
+    nothing = {name: np.zeros(0) for name in ("launches", "input_bytes")}
+    flows = ("inward", "inward_start", "outward", "outward_start")
+    return Examples(
         rows=rows,
-        log_roofline=np.zeros(2 * len(rows)),
-        count=np.tile([1.0, 2.0], len(rows)),
-        start=np.arange(0, 2 * len(rows) + 1, 2),
-        serial_ms=np.ones(len(rows)),
+        features=np.zeros((kernels, N_FEATURES), dtype=np.float32),
+        log_roofline=np.zeros(kernels, dtype=np.float32),
+        count=np.tile(np.float32([1.0, 2.0]), len(rows)),
+        start=np.arange(0, kernels + 1, 2),
+        serial_ms=np.ones(len(rows), dtype=np.float32),
+        **nothing,
+        **{name: np.zeros(0, dtype=np.int64) for name in flows},
     )
 
 

@@ -45,7 +45,6 @@ from dippm.estimate.conditions import Conditions, Mode, same_arithmetic
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView, serial_ms
 from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.gpu_effects import (
     ANY_MEMORY,
     BYTES,
@@ -549,13 +548,7 @@ def _of_graph(
         precision = same_arithmetic(row.device, row.precision)[0]
         key = (precision, row.mode, row.channels_last, row.kept_half, row.node)
         if key not in made:
-            table = KernelTable.of(
-                graph,
-                precision,
-                row.mode,
-                channels_last=row.channels_last,
-                kept_half=row.kept_half,
-            )
+            table = row.kernel_table(graph, precision)
             if row.node is not None:
                 table = kernels_of_node(table, row.node)
             made[key] = LawKernels.of(KernelGraph.of(table, ROUNDS))

@@ -21,7 +21,7 @@ from dippm.estimate.features.kernel_features import (
 )
 from dippm.estimate.features.kernel_graph import KernelGraph
 from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
-from dippm.estimate.features.kernels.run import KeptHalf
+from dippm.estimate.features.kernels.run import NORMS, KeptHalf
 from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.model.graph.model_graph import ModelGraph
 
@@ -43,7 +43,7 @@ class Row:
         architecture, family: grouping keys of the splits; that of what is no whole model begins
             with a word of `PARTS`.
         scale: size of a GPT, "s", "m" or "l"; a key of a split, too.
-        kept_half: see `dippm.estimate.features.kernels.run.Run`.
+        kept_half: what ran in half precision where PyTorch widens it, see `KeptHalf`.
         node: the operator of the graph whose kernels alone the latency is of; None for all.
         point: measurement that several rows come from; a random split keeps them together.
     """
@@ -86,9 +86,9 @@ class Row:
     def can_be_asked(self) -> bool:
         """Tell whether a question can state all that decides the latency.
 
-        None names an operator amid a model, or norms in half precision.
+        No question names an operator amid a model, or norms in half precision.
         """
-        return self.node is None and not {"layer_norms", "group_norms"}.intersection(self.kept_half)
+        return self.node is None and set(NORMS.values()).isdisjoint(self.kept_half)
 
     @property
     def conditions(self) -> Conditions:
@@ -101,6 +101,21 @@ class Row:
             timer=self.timer,
             mig=self.mig,
             channels_last=self.channels_last,
+        )
+
+    def kernel_table(self, graph: ModelGraph, precision: Precision) -> KernelTable:
+        """Return the kernels of the whole graph as the measured software launched them.
+
+        Args:
+            graph: of the row.
+            precision: of the row, or one with the same arithmetic.
+        """
+        return KernelTable.of(
+            graph,
+            precision,
+            self.mode,
+            channels_last=self.channels_last,
+            kept_half=self.kept_half,
         )
 
     @property
@@ -206,13 +221,7 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
             current, tables, made = row.graph, {}, {}
         key = (row.precision, row.mode, row.channels_last, row.kept_half)
         if key not in tables:
-            tables[key] = KernelTable.of(
-                graph(row.graph),
-                row.precision,
-                row.mode,
-                channels_last=row.channels_last,
-                kept_half=row.kept_half,
-            )
+            tables[key] = row.kernel_table(graph(row.graph), row.precision)
         part = (*key, row.node)
         if part not in made:
             table = tables[key] if row.node is None else kernels_of_node(tables[key], row.node)

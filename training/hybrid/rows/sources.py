@@ -34,26 +34,28 @@ TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+
 RECENT_TORCH = ("torch 2.4", "torch 2.9")
 REPARAMETERISED = ("mobileone", "repvgg", "repvit", "repghost", "fastvit")
 WIDE_SCORES_TORCH = [2, 5]
-NARROW_NORMS_GPUS = ("RTX-3090", "RTX-4090")
-"""GPUs whose eager tables of timm were made with norms of timm's own in half precision: its
+NEWER_TORCH = "torch 2.9"
+"""Newer benchmark runs merge the parallel branches of REPARAMETERISED families before they time
+them, so the graph of the model as built is not the graph that was measured."""
+HALF_NORM_GPUS = ("RTX-3090", "RTX-4090")
+"""GPUs on which timm's eager benchmark ran timm's own norms in half precision (`set_fast_norm`).
+
 EfficientNet-B0 takes 1.2 times as long with group norms as with batch norms there, and 2.4 times on
-an RTX 5090, where autocast widens them; layer norms differ as much."""
-NARROW_LAYER_NORMS = (
+an RTX 5090, where autocast widens them; layer norms differ, too.
+"""
+HALF_LAYER_NORMS = (
     *("beit", "coat", "convformer", "convit", "convnext", "davit", "eva02", "eva_giant"),
     *("focalnet", "gc", "hiera", "max", "mvitv2", "pvt_v2", "rdnet", "sam2_hiera"),
 )
-"""Beginnings of the names of models most of whose layer norms are timm's own, as in timm 1.0.9."""
-NEWER_NARROW_LAYER_NORMS = (
-    *NARROW_LAYER_NORMS,
+"""Prefixes of models most of whose layer norms are timm's own, as in timm 1.0.9."""
+NEWER_HALF_LAYER_NORMS = (
+    *HALF_LAYER_NORMS,
     *("aimv2", "deit", "eva", "flexivit", "mambaout", "mobilenetv5", "naflexvit", "nest", "test_"),
     *("vit_", "vitamin"),
 )
-"""The same as in timm 1.0.22, which is of the time of torch 2.9."""
-WIDE_LAYER_NORMS = ("vit_relpos", "vit_srelpos")
-"""Models of these names that have PyTorch's layer norms all the same."""
-MERGED_TORCH = "torch 2.9"
-"""Newer benchmark runs merge the parallel branches of these families before they time them, so the
-graph of the model as built is not the graph that was measured."""
+"""The same in timm 1.0.22, which is of the time of NEWER_TORCH."""
+PLAIN_LAYER_NORMS = ("vit_relpos", "vit_srelpos")
+"""Prefixes of models among them that have PyTorch's layer norms."""
 OPERATOR_SOURCES = ("neusight_ops", "aiconfigurator", "vidur", "flagperf", "deepbench")
 SAMPLES = {"neusight_ops": 24_000, "aiconfigurator": 16_000, "vidur": 4_000}
 KERNELBENCH_CONFIGS = ("eager", "compile_inductor_default")
@@ -179,7 +181,7 @@ def _same_model(table: Table, keys: Table) -> pd.Series:
 def _recent(table: Table) -> Table:
     recent = table["software"].str.startswith(RECENT_TORCH)
     family = table["model"].map(family_of)
-    merged = family.isin(REPARAMETERISED) & table["software"].str.startswith(MERGED_TORCH)
+    merged = family.isin(REPARAMETERISED) & table["software"].str.startswith(NEWER_TORCH)
     return table[recent & ~merged]
 
 
@@ -331,29 +333,27 @@ def row_of(record: Mapping[str, Any], graph: str, architecture: str, family: str
         latency_ms=float(record["latency_ms"]),
         mig=profile,
         scale=record["scale"] if isinstance(record.get("scale"), str) else "",
-        kept_half=(*kept_half(software), *_narrow_norms(record, device.name, software)),
+        kept_half=(*kept_half(software), *_half_norms(record, device.name, software)),
     )
 
 
 def kept_half(software: str) -> tuple[KeptHalf, ...]:
-    """Tell whether attention without fused kernels ran in half precision, as before torch 2.5."""
+    """Return what a version of PyTorch keeps in half precision: scores, before torch 2.5."""
     name, _, version = software.partition(",")[0].partition(" ")
     parts = version.split(".")
     is_old = name == "torch" and [int(n) for n in parts[:2]] < WIDE_SCORES_TORCH
     return ("scores",) if is_old else ()
 
 
-def _narrow_norms(record: Mapping[str, Any], gpu: str, software: str) -> tuple[KeptHalf, ...]:
-    """Return the norms that a benchmark of timm ran in half precision; generated code has none."""
-    if record["source"] != "timm_infer" or record["mode"] != "eager":
-        return ()
-    if gpu not in NARROW_NORMS_GPUS:
+def _half_norms(record: Mapping[str, Any], gpu: str, software: str) -> tuple[KeptHalf, ...]:
+    """Return the norms that timm's benchmark ran in half precision; generated code has none."""
+    is_eager_timm = record["source"] == "timm_infer" and record["mode"] == "eager"
+    if not is_eager_timm or gpu not in HALF_NORM_GPUS:
         return ()
     name = record["model"].removeprefix("timm:")
-    newer = software.startswith(MERGED_TORCH)
-    narrow = name.startswith(NEWER_NARROW_LAYER_NORMS if newer else NARROW_LAYER_NORMS)
-    if not newer and name.startswith("vit_"):
-        narrow = "_rope_" in name
-    if not narrow or name.startswith(WIDE_LAYER_NORMS):
+    is_newer = software.startswith(NEWER_TORCH)
+    prefixes = NEWER_HALF_LAYER_NORMS if is_newer else HALF_LAYER_NORMS
+    has_own = name.startswith(prefixes) or "_rope_" in name
+    if not has_own or name.startswith(PLAIN_LAYER_NORMS):
         return ("group_norms",)
     return ("group_norms", "layer_norms")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from dataset.measured.operators import dense, elementwise
 from dippm.model.graph.model_graph import ModelGraph
+from training.hybrid.judge.shipped_answers import askable_rows
 from training.hybrid.rows import sources
 
 GEMM = {
@@ -23,6 +25,15 @@ PROBLEM = {
     "source": "kernelbench", "gpu": "H100-SXM-80GB", "timer": "E", "precision": "fp32",
     "layout": "nchw", "software": "run", "latency_ms": 1.0, "problem_id": 1,
 }  # fmt: skip
+
+
+def timm_row(model: str, gpu: str, torch: str = "2.9.1", mode: str = "eager") -> dict[str, Any]:
+    """Return a row of timm's benchmark, as its table has it."""
+    return {
+        "row_id": f"timm_infer/{model} {gpu}", "source": "timm_infer", "gpu": gpu, "mode": mode,
+        "software": f"torch {torch}, cuda 12.8", "precision": "amp", "layout": "nchw", "timer": "E",
+        "model": f"timm:{model}", "latency_ms": 1.0, "batch": 8,
+    }  # fmt: skip
 
 
 class Store(dict[str, ModelGraph]):
@@ -134,14 +145,24 @@ def test_a_network_beside_neighbours_or_at_the_end_of_the_memory_is_no_row() -> 
 def test_norms_of_timm_ran_in_half_precision_on_two_gpus(
     model: str, gpu: str, torch: str, mode: str, kept: tuple[str, ...]
 ) -> None:
-    record = {
-        "row_id": "timm_infer/1", "source": "timm_infer", "gpu": gpu, "mode": mode, "timer": "E",
-        "software": f"torch {torch}, cuda 12.8", "precision": "amp", "layout": "nchw",
-        "model": f"timm:{model}", "latency_ms": 1.0, "batch": 8,
-    }  # fmt: skip
+    record = timm_row(model, gpu, torch, mode)
     row = sources.row_of(record, f"timm:{model}@224", model, "family")
     assert row.kept_half == kept
-    assert row.can_be_asked == (not {"group_norms", "layer_norms"}.intersection(kept))
+    layers = {"layer_norm", "rms_norm"} if "layer_norms" in kept else set()
+    assert row.half_norms == layers | ({"group_norm"} if "group_norms" in kept else set())
+
+
+def test_a_question_is_of_rows_whose_model_has_none_of_the_half_norms() -> None:
+    graphs = {
+        name: elementwise(name, (8, 64)) for name in ("batch_norm", "layer_norm", "group_norm")
+    }
+    row = sources.row_of(timm_row("convnext_tiny", "RTX-4090"), "any", "a", "a")
+    rows = [replace(row, row_id=name, graph=name) for name in graphs]
+    plain = sources.row_of(timm_row("convnext_tiny", "RTX-5090"), "layer_norm", "a", "a")
+    plain_layers = replace(row, row_id="layers", graph="layer_norm", kept_half=("group_norms",))
+    operator = replace(plain, row_id="operator", node=0)
+    asked = askable_rows([*rows, plain, plain_layers, operator], graphs.__getitem__)
+    assert asked == [rows[0], plain, plain_layers]
 
 
 def test_operators_of_a_sheet_become_rows_with_their_precision(

@@ -33,7 +33,7 @@ import dippm
 from dataset.join.graph_store import GraphStore
 from dippm.estimate.models.hybrid import HOST_DECIDES
 from dippm.estimate.predictor import LoadedPredictor
-from training.hybrid.judge.shipped_answers import Question, shipped_answers
+from training.hybrid.judge.shipped_answers import Question, askable_rows, shipped_answers
 from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.collected_rows import read_collected, rows_of, rows_that_teach
 from training.hybrid.rows.examples import GraphLookup, Row, sampled_by
@@ -119,8 +119,8 @@ def gate_cells(loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup)
     """
     asked = (
         row
-        for row in rows
-        if row.can_be_asked and (row.timer == "kernel" or row.latency_ms >= SHORTEST_MS)
+        for row in askable_rows(rows, graph)
+        if row.timer == "kernel" or row.latency_ms >= SHORTEST_MS
     )
     chosen = sampled_by(asked, cell_of, MOST_ROWS)
     answers = shipped_answers([loaded], list(map(Question, chosen)), graph)

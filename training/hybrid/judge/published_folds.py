@@ -24,7 +24,7 @@ from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.hybrid.fit.checkpoint_law import checkpoint_laws, configuration
 from training.hybrid.fit.folds import Runner, Task
-from training.hybrid.judge.shipped_answers import Question, shipped_answers
+from training.hybrid.judge.shipped_answers import Question, askable_rows, shipped_answers
 from training.hybrid.rows.examples import GraphLookup, Row, sampled_by
 
 ANSWERS = "answers.parquet"
@@ -49,8 +49,8 @@ def published_held_out(
 ) -> dict[str, HeldOut]:
     """Return the answers of the published folds of each split.
 
-    Rows that no question can state, see `Row.can_be_asked`, have no row. Of many alike MOST_ASKED
-    are asked.
+    Rows that no question can state, see `askable_rows`, have no row. Of many alike MOST_ASKED are
+    asked.
 
     Args:
         runner: with finished fits.
@@ -66,7 +66,12 @@ def published_held_out(
     rows, every = runner.examples.rows, [task for part in tasks.values() for task in part]
     tested = {(task.split, task.fold): task.asked for task in every}
     folders = publish_folds(runner, every, graph, weight=weight, memory=memory, power=power)
-    asked = {key: _sample_rows([rows[i] for i in tested[key]]) for key in folders}
+    held_out = [rows[i] for i in sorted(set().union(*map(set, tested.values())))]
+    known = {row.row_id for row in askable_rows(held_out, graph)}
+    asked = {
+        key: _sample_rows([rows[i] for i in tested[key] if rows[i].row_id in known])
+        for key in folders
+    }
     places = {key: {runner.position[row.row_id]: row for row in asked[key]} for key in folders}
     ask_folds({folder: places[key] for key, folder in folders.items()}, graph)
     answers = {key: kept_answers(folders[key], key[1], places[key]) for key in folders}
@@ -84,7 +89,7 @@ def published_held_out(
 def _sample_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of a fold that it is asked for, always the same ones."""
     return sampled_by(
-        (row for row in rows if row.can_be_asked),
+        rows,
         lambda row: (row.table, row.precision, str(row.channels_last), row.kind),
         MOST_ASKED,
     )

@@ -69,21 +69,43 @@ class Question:
         return self.row.graph
 
 
+def askable_rows(rows: Sequence[Row], graph: GraphLookup) -> list[Row]:
+    """Return the rows of which a question can state all that decides the latency, in their order.
+
+    None can name an operator amid a model, or norms in half precision where the model has any.
+
+    Args:
+        rows: measured.
+        graph: key → graph.
+    """
+    doubted = [row for row in rows if row.half_norms]
+    plain = over_graphs(_without_half_norms, doubted, graph, what="norms of models")
+    left_out = {row.row_id for row, found in zip(doubted, plain, strict=True) if not found}
+    return [row for row in rows if row.node is None and row.row_id not in left_out]
+
+
+def _without_half_norms(graph: ModelGraph, rows: Sequence[Row]) -> list[bool]:
+    """Tell of each row of a graph whether none of its operators is one of `Row.half_norms`."""
+    called = graph.calls.calls if graph.calls else graph.nodes
+    ops = {one.op for one in called}
+    return [ops.isdisjoint(row.half_norms) for row in rows]
+
+
 def shipped_answers(
     loaded: Sequence[LoadedPredictor], questions: Sequence[Question], graph: GraphLookup
 ) -> pd.DataFrame:
     """Return the answers to questions, in their order, with the columns of `Answer`.
 
-    Rows that no question can state may not be asked for, see `Row.can_be_asked`. A row
-    whose batch is out of range cannot be: its predicted numbers are NaN. All questions about one
-    graph are asked together, so that its kernels are worked out once for all checkpoints.
+    Rows that no question can state may not be asked for, see `askable_rows`. A row whose batch is
+    out of range cannot be: its predicted numbers are NaN. All questions about one graph are asked
+    together, so that its kernels are worked out once for all checkpoints.
 
     Args:
         loaded: loaded checkpoints.
         questions: rows and the checkpoint that each is asked of.
         graph: key → graph.
     """
-    assert all(question.row.can_be_asked for question in questions)
+    assert all(question.row.node is None for question in questions)
     asked = partial(_answers, loaded)
     found = over_graphs(asked, questions, graph, what="answers of the shipped door")
     return pd.DataFrame([asdict(answer) for answer in found], columns=list(Answer.__slots__))

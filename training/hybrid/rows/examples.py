@@ -83,12 +83,9 @@ class Row:
         return self.source.startswith(f"{COLLECTED}/")
 
     @property
-    def can_be_asked(self) -> bool:
-        """Tell whether a question can state all that decides the latency.
-
-        No question names an operator amid a model, or norms in half precision.
-        """
-        return self.node is None and set(NORMS.values()).isdisjoint(self.kept_half)
+    def half_norms(self) -> set[str]:
+        """Return the operators that ran in half precision where no question can state it."""
+        return {op for op, kept in NORMS.items() if kept in self.kept_half}
 
     @property
     def conditions(self) -> Conditions:

@@ -85,7 +85,7 @@ durations: setup-test
 # Sources that cannot be had stop nothing: fetching names them, and so do the training and the card. FROM is
 # what `dataset.fetch --from` takes.
 retrain: setup-test
-	@test -n "$(VERSION)" || { echo "Name the version: make retrain VERSION=0.13.0" >&2; exit 1; }
+	@test -n "$(VERSION)" || { echo "Name the version: make retrain VERSION=0.15.0" >&2; exit 1; }
 	@echo "On two cores: tables and graphs 10 minutes, kernels of rows 12, 43 fits 85, effects, answers and the checkpoint 25."
 	-$(RUN) dataset.fetch --out $(RETRAIN)/data $(if $(FROM),--from $(FROM))
 	$(RUN) dataset.raw_graphs --data-dir $(RETRAIN)/data --out $(RETRAIN)/graphs

@@ -101,8 +101,8 @@ def engines() -> dict[str, physics.Tally]:
 def test_the_law_holds(fared, law) -> None:
     tally = fared[law]
     assert tally.tried > 100
-    # GeForce boards of Ada that nobody measured are up to a fifth below, at few points.
-    few = law == "no less than the roofline" and tally.worst < 1.2
+    # GeForce boards of Ada that nobody measured are up to an eighth below, at few points.
+    few = law == "no less than the roofline" and tally.worst < 1.13
     most = tally.tried // 100 if few else 0
     found = f"{tally.violated} of {tally.tried}: {tally.worst} {tally.example}"
     assert tally.violated <= most, found

@@ -46,7 +46,7 @@ def test_the_place_holds_the_model_and_meets_the_limit_and_no_smaller_one_does(a
 
 def test_a_tighter_limit_and_a_higher_probability_never_take_a_smaller_place(wide):
     sizes = []
-    for slo_ms, probability in ((1e4, 0.5), (1e4, 0.99), (60, 0.5), (60, 0.99), (45, 0.99)):
+    for slo_ms, probability in ((1e4, 0.5), (1e4, 0.99), (60, 0.5), (60, 0.99), (30, 0.99)):
         found = request_resources(wide, batch=8, slo_ms=slo_ms, probability=probability)
         sizes.append(found.choice.best.size)
     assert sizes == sorted(sizes)

@@ -63,6 +63,7 @@ _SECTIONS = {
     "measure.kernels.trace_file": "paths",
     "measure.run": "energy_phase kernel_phase",
     "measure.sources.tree_psutil": "tree_quantities",
+    "measure.timing": "timers",
     "model.frontends.keras_allowlist": "keras_allowed",
     "model.frontends.paddle_rewrites": "paddle_mends",
     "model.frontends.torch.paths": "places",

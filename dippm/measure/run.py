@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 from dippm.base.process import is_out_of_memory
 from dippm.base.progress import tell
 from dippm.measure import context, energy, memory
-from dippm.measure.cold import NAMES as COLD_NAMES
-from dippm.measure.cold import NO_ROOM, NOT_COLD, cold_columns, displacer
 from dippm.measure.columns import ENERGY
 from dippm.measure.context import ON_A_CPU, Counters
 from dippm.measure.kernels.profile import profile_step
@@ -28,8 +26,20 @@ from dippm.measure.readings import Absent
 from dippm.measure.regimes import flags, prepare_step
 from dippm.measure.sources.nvml_identity import driver_memory_mb
 from dippm.measure.state import BUSY, StateWatch, host_load
-from dippm.measure.timers import latency_columns
-from dippm.measure.timing import CudaStopwatch, Step, Stopwatch, stopwatch, time_queued, time_steps
+from dippm.measure.timing import (
+    COLD_NAMES,
+    NO_ROOM,
+    NOT_COLD,
+    CudaStopwatch,
+    Step,
+    Stopwatch,
+    cold_columns,
+    displacer,
+    latency_columns,
+    stopwatch,
+    time_queued,
+    time_steps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

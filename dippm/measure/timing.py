@@ -1,16 +1,29 @@
-"""Wall time and CUDA-event time of single steps, after a settled warm-up."""
+"""The time of a step: the kinds of time in a row, and how steps are timed, warm and cold.
+
+    W    wall time of a synchronised step, as a caller sees it
+    E    time between CUDA events around it, without the wait for the host to notice its end
+    K    sum of its kernels, from a profiled step: the work of the device
+
+A short step includes its launch overhead in W and E, and only its work in K. Steps are timed one by
+one after a settled warm-up.
+"""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Any, cast
+from pathlib import Path
+from statistics import fmean, median, quantiles, stdev
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dippm.base.progress import tell
 from dippm.measure.protocol import Settings
 from dippm.measure.readings import Absent
+
+if TYPE_CHECKING:
+    import torch
 
 AGREEMENT = 0.01
 """Two warm-up windows agree below this relative difference (design: 1 %)."""
@@ -194,3 +207,133 @@ def _alone(steps: int, spent_s: float, settings: Settings) -> str:
         f"one window of {steps} warm-up steps took {spent_s:.2g} s, more than the "
         f"{settings.settle_s:g} s that the warm-up may last"
     )
+
+
+# Cold steps: the inputs of an operator are evicted before each of them.
+#
+# Repeated steps on the same tensors find whatever fits into the L2 cache of a GPU there; within a
+# network an operator finds some of it. Both extremes are measured. Before each cold step a buffer
+# of several times the cache is read, not written: writing back dirty lines would cost the step its
+# bandwidth.
+
+
+BUFFER_CACHES = 4
+"""Buffer size in cache sizes: enough for any replacement policy and for split caches."""
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+NOT_COLD = Absent("operators alone are measured with cold caches")
+NO_ROOM = Absent("no memory was left for the buffer that empties the caches")
+COLD_NAMES = ("cold_latency_ms", "cold_event_ms")
+
+
+def cache_bytes(device: torch.device) -> int | Absent:
+    """Return the size of the last-level cache of a device, or the reason why it is unknown."""
+    import torch
+
+    if device.type == "cuda":
+        size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
+        return int(size) or Absent("torch does not know the size of the L2 cache")
+    sizes = [_cache_size_bytes(path) for path in CACHES.glob("index*/size")]
+    return max(sizes, default=0) or Absent(f"{CACHES} does not say the size of a cache")
+
+
+def displacer(device: torch.device) -> Callable[[], object] | Absent:
+    """Return a function that evicts the caches of a device, or the reason why there is none."""
+    import torch
+
+    size = cache_bytes(device)
+    if isinstance(size, Absent):
+        return size
+    buffer = torch.ones(BUFFER_CACHES * size // 4, dtype=torch.float32, device=device)
+    return buffer.sum
+
+
+def cold_columns(
+    step: Step, watch: Stopwatch, displace: Callable[[], object], steps: int
+) -> dict[str, Any]:
+    """Time steps with cold caches; return their columns, each a value or `Absent`.
+
+    Args:
+        step: step that has run before.
+        watch: stopwatch of the device; it waits before each step.
+        displace: function that evicts the caches, see `displacer`.
+        steps: number of steps.
+    """
+    tell(f"timing {steps} steps with cold caches")
+    seen = []
+    for _ in range(steps):
+        displace()
+        seen.append(watch(step))
+    events = [event for _, event in seen if event is not None]
+    wall_ms = fmean(wall for wall, _ in seen)
+    return dict(zip(COLD_NAMES, (wall_ms, fmean(events) if events else NO_EVENTS), strict=True))
+
+
+def _cache_size_bytes(path: Path) -> int:
+    """Return the size in a file such as "32768K", 0 without one."""
+    try:
+        found = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip())
+    except OSError:
+        return 0
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else 0
+
+
+# The columns of a row.
+
+
+Letter = Literal["W", "E", "K"]
+COLUMNS: Mapping[Letter, str] = {"W": "latency_ms", "E": "event_ms", "K": "kernel_ms"}
+"""Columns by kind; those of an operator with cold caches have the prefix "cold_"."""
+COLD = "cold_"
+ONE_STEP = Absent("one step only")
+NO_EVENTS = Absent("no CUDA events on this device")
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One time in a row.
+
+    Attributes:
+        timer: kind of time.
+        latency_ms: time of a step.
+        cold: whether the inputs of the step were evicted from the caches before it; False for whole
+            models, which leave the caches to their own steps.
+    """
+
+    timer: Letter
+    latency_ms: float
+    cold: bool
+
+
+def times_of(row: Mapping[str, Any]) -> Iterator[Timed]:
+    """Yield every time in a row: each is a label of its own.
+
+    Args:
+        row: columns of `dippm.measure.columns`; null and missing ones are skipped.
+    """
+    for cold in (False, True):
+        for letter, column in COLUMNS.items():
+            value = row.get(f"{COLD}{column}" if cold else column)
+            if value is not None and value == value:  # tables have NaN for null
+                yield Timed(letter, float(value), cold)
+
+
+def latency_columns(timings: Timings) -> dict[str, Any]:
+    """Return the columns of the kinds W and E, each a value or `Absent`."""
+    wall, events = timings.wall_ms, timings.event_ms
+    many = len(wall) > 1
+    return {
+        "timer": "wall",
+        "latency_ms": fmean(wall),
+        "latency_median_ms": median(wall),
+        "latency_sd_ms": stdev(wall) if many else ONE_STEP,
+        "latency_min_ms": min(wall),
+        "latency_p95_ms": quantiles(wall, n=20, method="inclusive")[-1] if many else ONE_STEP,
+        "latencies_ms": list(wall),
+        "event_ms": fmean(events) if events else NO_EVENTS,
+        "event_median_ms": median(events) if events else NO_EVENTS,
+        "events_ms": list(events) if events else NO_EVENTS,
+        "first_call_ms": timings.warm_up.first_call_ms,
+        "warm_up_steps": timings.warm_up.steps,
+        "warm_up_settled": timings.warm_up.settled,
+        "timed_steps": len(wall),
+    }

@@ -9,7 +9,7 @@ from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.readings import Absent
 from dippm.measure.run import Bench, Wanted
-from dippm.measure.timers import times_of
+from dippm.measure.timing import times_of
 from tests import cuda_stand_in
 
 QUICK = Settings(warm_up_steps=1, timed_steps=4, settle_s=0.0, energy_window_s=0.4, idle_s=0.05)

@@ -1,5 +1,7 @@
 import pytest
+import torch
 
+from dippm.measure import timing
 from dippm.measure.protocol import Settings
 from dippm.measure.readings import Absent
 from dippm.measure.timing import HostStopwatch, time_steps
@@ -87,3 +89,50 @@ def test_looks_at_the_counters_fall_before_amid_and_after_the_timed_steps():
 def test_an_error_of_the_step_is_not_swallowed():
     with pytest.raises(ZeroDivisionError):
         time_steps(lambda: 1 / 0, HostStopwatch(), Settings())
+
+
+CPU = torch.device("cpu")
+
+
+def caches(folder, *sizes):
+    for number, size in enumerate(sizes):
+        (folder / f"index{number}").mkdir()
+        (folder / f"index{number}" / "size").write_text(size + "\n")
+    return folder
+
+
+def test_the_last_level_cache_is_the_largest(tmp_path, monkeypatch):
+    monkeypatch.setattr(timing, "CACHES", caches(tmp_path, "32K", "1024K", "3M"))
+    assert timing.cache_bytes(CPU) == 3 * 2**20
+
+
+def test_a_cache_of_unknown_size_gives_a_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(timing, "CACHES", caches(tmp_path, "many"))
+    size = timing.cache_bytes(CPU)
+    assert isinstance(size, Absent)
+    assert timing.displacer(CPU) == size
+
+
+def test_several_times_the_cache_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(timing, "CACHES", caches(tmp_path, "64K"))
+    displace = timing.displacer(CPU)
+    assert (
+        displace().item() * 4 == timing.BUFFER_CACHES * 64 * 2**10
+    )  # a buffer of ones, each read once
+
+
+def test_the_caches_are_emptied_before_each_step_and_outside_of_its_time():
+    log: list[str] = []
+
+    class Watch(HostStopwatch):
+        def __call__(self, step):
+            log.append("begin")
+            step()
+            log.append("end")
+            return 2.0, 1.0
+
+    columns = timing.cold_columns(
+        lambda: log.append("step"), Watch(), lambda: log.append("displace"), 2
+    )
+    assert log == ["displace", "begin", "step", "end"] * 2
+    assert columns == {"cold_latency_ms": 2.0, "cold_event_ms": 1.0}

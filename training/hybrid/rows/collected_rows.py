@@ -34,7 +34,7 @@ from dippm.errors import DippmError
 from dippm.estimate.conditions import Timer
 from dippm.measure.collected.rows import collected
 from dippm.measure.protocol import Phase
-from dippm.measure.timers import Letter, times_of
+from dippm.measure.timing import Letter, times_of
 from training.hybrid.rows.examples import COLLECTED, Row
 from training.hybrid.rows.sources import kept_half
 

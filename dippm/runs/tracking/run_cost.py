@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dippm.errors import MeasurementError
-from dippm.measure.selftest.figures import Figure, figure
+from dippm.measure.selftest import Figure, figure
 from dippm.measure.sources.tree import descendants
 from dippm.runs.tracking.process_supervisor import adopt_orphans, used_s
 

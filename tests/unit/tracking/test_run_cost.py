@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dippm.cli.app import app
 from dippm.errors import MeasurementError
-from dippm.measure.selftest.figures import figure
+from dippm.measure.selftest import figure
 from dippm.runs.tracking import run_cost as subject
 from dippm.runs.tracking.run_cost import RunCost, measure_command, run_cost
 

@@ -60,7 +60,7 @@ _SECTIONS = {
     "estimate.pretrained.checkpoint": "weights",
     "measure.context": "counters",
     "measure.kernels.join": "alignment",
-    "measure.kernels.trace_file": "paths",
+    "measure.kernels.profile": "paths",
     "measure.run": "energy_phase kernel_phase",
     "measure.sources.tree_psutil": "tree_quantities",
     "measure.timing": "timers",

@@ -8,16 +8,23 @@ shard, so that every row of a shard has its table.
 from __future__ import annotations
 
 import base64
+import gzip
+import io
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dippm.errors import DippmError
 from dippm.measure.collected.journal import NAME as JOURNAL
 from dippm.measure.collected.journal import Row, read_journal, write_whole
-from dippm.measure.kernels import table
+from dippm.measure.columns import KERNEL
 from dippm.measure.kernels.record import TracedKernel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KEY = "kernels"
 Kernels = Mapping[str, tuple[TracedKernel, ...]]
@@ -55,8 +62,8 @@ def write_kernels(shard: Path, rows: Iterable[Row], others: Kernels | None = Non
     }
     tables |= {row["row_id"]: unpack_kernels(row[KEY]) for row in rows if row.get(KEY)}
     if tables:
-        path = shard.with_name(f"{_stem(shard)}{table.suffix()}")
-        write_whole(path, table.encode_tables(tables, name=path.name))
+        path = shard.with_name(f"{_stem(shard)}{table_suffix()}")
+        write_whole(path, encode_tables(tables, name=path.name))
 
 
 def kernels_of(shard: Path) -> Kernels:
@@ -67,13 +74,13 @@ def kernels_of(shard: Path) -> Kernels:
     """
     found: dict[str, tuple[TracedKernel, ...]] = {}
     for path in kernel_files(shard):
-        found |= table.read(path)
+        found |= read_table_file(path)
     return found
 
 
 def kernel_files(shard: Path) -> list[Path]:
     """Return the existing files of kernel tables of a shard."""
-    paths = (shard.with_name(f"{_stem(shard)}{end}") for end in table.SUFFIXES)
+    paths = (shard.with_name(f"{_stem(shard)}{end}") for end in SUFFIXES)
     return [path for path in paths if path.is_file()]
 
 
@@ -86,8 +93,8 @@ def read_kernels(folder: Path) -> Kernels:
     journal, _ = read_journal(folder / JOURNAL)  # first: its rows may move to a shard meanwhile
     found: dict[str, tuple[TracedKernel, ...]] = {}
     for path in sorted(folder.glob("kernels-*")):
-        if path.name.endswith(table.SUFFIXES):
-            found |= table.read(path)
+        if path.name.endswith(SUFFIXES):
+            found |= read_table_file(path)
     for row in journal:
         if row.get(KEY):
             found[str(row["row_id"])] = tuple(map(TracedKernel.of, unpack_kernels(row[KEY])))
@@ -96,3 +103,124 @@ def read_kernels(folder: Path) -> Kernels:
 
 def _stem(shard: Path) -> str:
     return shard.name.partition(".")[0].replace("shard-", "kernels-")
+
+
+# The file: Parquet, or JSON lines without pyarrow.
+#
+# Names repeat between rows and points, so a dictionary and zstd compress a kernel to a few bytes.
+# Numbers are stored byte by byte: the high bytes of most are alike.
+
+
+ROW_ID = "row_id"
+"""Column with the id of the measured row of a kernel."""
+REPEATED = (ROW_ID, "kernel", "operators.list.element", "path", "part")
+"""Columns with repeating values, by their names in Parquet."""
+NUMERIC = ("instances.list.element", "start_ns", "ns", "grid.list.element", "block.list.element")
+"""Columns with numbers that hardly repeat: with a dictionary they grow by half."""
+SUFFIXES = (".parquet", ".jsonl.gz")
+
+
+def table_suffix() -> str:
+    """Return the suffix of files on this machine."""
+    return SUFFIXES[0 if find_spec("pyarrow") else 1]
+
+
+def encode_tables(tables: Mapping[str, Sequence[Row]], *, name: str) -> bytes:
+    """Return the content of a file.
+
+    Args:
+        tables: rows of `TracedKernel.to_dict` by id of the measured row.
+        name: name of the file; its suffix decides the format.
+    """
+    rows = [{ROW_ID: key, **row} for key, table in tables.items() for row in table]
+    if name.endswith(SUFFIXES[0]):
+        return _parquet_table(rows)
+    lines = (json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+    return gzip.compress("".join(lines).encode(), mtime=0)
+
+
+def read_table_file(path: Path) -> dict[str, tuple[TracedKernel, ...]]:
+    """Return the kernels of a file by id of the measured row, each table in order.
+
+    Raises:
+        DippmError: if the file is damaged or pyarrow is missing.
+    """
+    try:
+        rows = _table_rows(path)
+        found: dict[str, list[TracedKernel]] = {}
+        for row in rows:
+            found.setdefault(row[ROW_ID], []).append(TracedKernel.of(row))
+    except ImportError as error:
+        raise DippmError(
+            f"{path} is Parquet and pyarrow is not installed",
+            "Install what reports need: pip install 'dippm[report]'.",
+        ) from error
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        EOFError,
+        RecursionError,
+        zlib.error,
+    ) as error:
+        raise DippmError(
+            f"the kernel table {path} cannot be read: {error}",
+            "Restore it, or move it away to go on without its kernels.",
+        ) from error
+    return {key: tuple(kernels) for key, kernels in found.items()}
+
+
+def _table_rows(path: Path) -> Iterable[Row]:
+    if path.name.endswith(SUFFIXES[1]):
+        return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    return parquet_rows(path)
+
+
+def _parquet_table(rows: Sequence[Row]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    table = pa.Table.from_pylist(list(rows), schema=_kernel_schema())
+    pq.write_table(
+        table,
+        buffer,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=list(REPEATED),
+        column_encoding=dict.fromkeys(NUMERIC, "BYTE_STREAM_SPLIT"),
+    )
+    return buffer.getvalue()
+
+
+def _kernel_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    types = {
+        "text": pa.string(),
+        "texts": pa.list_(pa.string()),
+        "integer": pa.int64(),
+        "integers": pa.list_(pa.int64()),
+    }
+    return pa.schema([pa.field(c.name, types[c.kind], metadata={"about": c.about}) for c in KERNEL])
+
+
+def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a file, all columns or some.
+
+    Raises:
+        ImportError: if pyarrow is not installed.
+        OSError: if the file cannot be opened.
+        ValueError: if it is damaged, or has a type without Python values.
+    """
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        rows: list[dict[str, Any]] = (
+            ParquetFile(path).read(columns=columns and list(columns)).to_pylist()
+        )
+    except (ArrowException, ArithmeticError) as error:  # various types, few of them a ValueError
+        raise ValueError(str(error)) from error
+    return rows

@@ -18,11 +18,11 @@ from dippm.measure.collected.kernels import (
     Kernels,
     kernel_files,
     kernels_of,
+    parquet_rows,
     without_kernels,
     write_kernels,
 )
 from dippm.measure.columns import COLUMNS, SCHEMA_VERSION
-from dippm.measure.parquet import parquet_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

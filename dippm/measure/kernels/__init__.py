@@ -1,9 +1,7 @@
 """Kernel tables: the kernels of one step, their durations, and their operators.
 
-* profile: one profiled step → a trace, after all timing of a point
-* trace_file: a trace in the profiler's format → kernels with the operators that launched them;
-  modules mark their calls, so that a kernel has the path of its module
+* profile: one profiled step → a trace, after all timing of a point → kernels with the operators
+  that launched them; modules mark their calls, so that a kernel has the path of its module
 * record: `TracedKernel`, one row of a table
-* table: tables of many points → one Parquet file, and back
 * join: kernels ↔ the calls and operators of our graph
 """

@@ -10,8 +10,8 @@ import pytest
 from dataset.cards import croissant, datasheet
 from dataset.collected.rows import read
 from dippm.errors import DippmError
+from dippm.measure.collected.kernels import encode_tables
 from dippm.measure.columns import COLUMNS, KERNEL
-from dippm.measure.kernels import table
 from dippm.measure.kernels.record import TracedKernel
 from tests import collected_rows
 
@@ -24,7 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kernel = TracedKernel("aten::add", ("aten::add",), (0,), "", "forward", None, 0, 1000)
     name = "kernels-0000.parquet"
     tables = {str(collected_rows.rows()[0]["row_id"]): [kernel.to_dict()]}
-    (folder / "toy" / name).write_bytes(table.encode_tables(tables, name=name))
+    (folder / "toy" / name).write_bytes(encode_tables(tables, name=name))
     return folder
 
 

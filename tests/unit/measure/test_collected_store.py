@@ -22,6 +22,7 @@ from dataset.collect.status import status
 from dataset.families.family import Workload
 from dataset.plan.configuration import Job, Point
 from dippm.errors import DippmError
+from dippm.measure.collected import kernels
 from dippm.measure.collected import shards as shards_module
 from dippm.measure.collected import store as store_module
 from dippm.measure.collected.errors import DamagedRowsError, StorageError
@@ -31,7 +32,6 @@ from dippm.measure.collected.rows import collected
 from dippm.measure.collected.shards import arrow_schema, compact, read_shard, shards, write_shard
 from dippm.measure.collected.store import Store, read_rows
 from dippm.measure.columns import COLUMNS
-from dippm.measure.kernels import table
 from dippm.measure.kernels.record import TracedKernel
 
 WORKLOAD = Workload("resnet", {"depth": 18, "block": "basic", "wide": True}, (224, 224))
@@ -397,7 +397,7 @@ def test_kernel_tables_stand_beside_the_rows_from_journal_to_merged_shards(
 ):
     if not with_pyarrow:
         monkeypatch.setattr(shards_module, "has_pyarrow", bool)
-        monkeypatch.setattr(table, "find_spec", lambda _: None)
+        monkeypatch.setattr(kernels, "find_spec", lambda _: None)
     store = open_store(tmp_path)
     rows = [traced(1), row(9), traced(2), traced(3)]
     expected = {

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from dippm.errors import DippmError
+from dippm.measure.collected.kernels import encode_tables, read_table_file
 from dippm.measure.kernels.join import KernelOwner, align, join_kernels
 from dippm.measure.kernels.profile import profile_step
 from dippm.measure.kernels.record import TracedKernel
-from dippm.measure.kernels.table import encode_tables, read
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepare_step
 from dippm.model.frontends import InputSpec
@@ -151,10 +151,10 @@ def test_tables_of_many_points_come_back_as_they_were(network, tmp_path, name):
     tables = {"a": kernels_of(network), "b": kernels_of(network, "train")}
     content = encode_tables({k: [r.to_dict() for r in v] for k, v in tables.items()}, name=name)
     (tmp_path / name).write_bytes(content)
-    assert read(tmp_path / name) == tables
+    assert read_table_file(tmp_path / name) == tables
     (tmp_path / name).write_bytes(content[:50])
     with pytest.raises(DippmError, match="cannot be read"):
-        read(tmp_path / name)
+        read_table_file(tmp_path / name)
 
 
 def test_a_kernel_takes_few_bytes(network):

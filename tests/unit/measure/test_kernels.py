@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dippm.measure.kernels.profile import profile_step
+from dippm.measure.kernels.profile import profile_step, read_trace
 from dippm.measure.kernels.record import TracedKernel, kernel_ms
-from dippm.measure.kernels.trace_file import read
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepare_step
 
@@ -112,7 +111,7 @@ def gpu_trace() -> bytes:
 
 
 def test_kernels_of_a_gpu_name_their_operator_module_and_grid():
-    first, second, copy = read(gpu_trace(), on_gpu=True)
+    first, second, copy = read_trace(gpu_trace(), on_gpu=True)
     assert (first.kernel, first.ns, first.start_ns) == ("sm90_xmma_gemm", 6125, 0)
     assert first.operators == ("aten::linear", "aten::addmm")
     assert (first.path, first.part, first.grid, first.block) == (
@@ -126,9 +125,9 @@ def test_kernels_of_a_gpu_name_their_operator_module_and_grid():
 
 def test_what_is_no_trace_is_refused():
     with pytest.raises(ValueError, match="no trace"):
-        read(b"{}")
+        read_trace(b"{}")
 
 
 def test_a_kernel_survives_json():
-    for kernel in (*read(gpu_trace(), on_gpu=True), *trace(Regime())):
+    for kernel in (*read_trace(gpu_trace(), on_gpu=True), *trace(Regime())):
         assert TracedKernel.of(json.loads(json.dumps(kernel.to_dict()))) == kernel

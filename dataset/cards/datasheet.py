@@ -17,8 +17,7 @@ from dataset.collected.rows import DATA, folders
 from dataset.published.registry import all_published
 from dippm.estimate.pretrained.model_card import table
 from dippm.measure import columns
-from dippm.measure.collected.joined import Joined
-from dippm.measure.collected.rows import Collected, collected
+from dippm.measure.collected.rows import Collected, Joined, collected
 from dippm.show.report.collected.summary import summary, used_rows
 
 DATASET = DATA.parent

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dippm
-from dippm.measure.collected.campaigns import write_campaign
+from dippm.measure.collected.journal import write_campaign
 from dippm.measure.protocol import Settings
 
 

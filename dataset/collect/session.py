@@ -18,8 +18,8 @@ from dataset.collect.plans import TRIES, Pending, pending_of
 from dataset.collect.progress import Progress, progress, tell
 from dataset.collect.rows import PointOutcome, machine_columns, make_row
 from dataset.plan.configuration import Job
-from dippm.measure.collected.campaigns import mark_killed
-from dippm.measure.collected.errors import StorageError
+from dippm.measure.collected import StorageError
+from dippm.measure.collected.journal import mark_killed
 from dippm.measure.collected.labels import why_not_used
 from dippm.measure.collected.store import Store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.collect.errors import CollectError
-from dippm.measure.collected.campaigns import FOLDER
+from dippm.measure.collected.journal import CAMPAIGNS
 from dippm.measure.collected.journal import NAME as JOURNAL
 from dippm.measure.collected.labels import why_not_used
 from dippm.measure.collected.shards import shards
@@ -39,7 +39,7 @@ def status(folder: Path) -> dict[str, Any]:
         "devices": dict(Counter(row["device"] for row in rows if row["device"]).most_common()),
         "bytes_per_row": round(size / len(rows)) if rows else 0,
         "files": [path.name for path in files],
-        "campaigns": [_campaign(path) for path in sorted((folder / FOLDER).glob("*.json"))],
+        "campaigns": [_campaign(path) for path in sorted((folder / CAMPAIGNS).glob("*.json"))],
     }
 
 

@@ -15,9 +15,8 @@ from dataset.join import raw_graphs, splits
 from dataset.join.grouping import family_version
 from dataset.join.manifest import counts_of, sha256_of_file, write_json
 from dataset.join.models import TOTALS, describe_all, join
-from dippm.measure.collected.joined import GRAPHS, MANIFEST, MODELS
-from dippm.measure.collected.rows import Collected, collected
-from dippm.measure.noise import noise_floor
+from dippm.measure.collected.labels import noise_floor
+from dippm.measure.collected.rows import GRAPHS, MANIFEST, MODELS, Collected, collected
 from dippm.model.graph.model_graph import GRAPH_VERSION
 
 NESTED = ("parameters", "sizes", "absent", "throttle_reasons", "libraries", "flags")

@@ -29,9 +29,8 @@ from rich.table import Table
 import dippm
 from dippm.cli.output import errors_reported
 from dippm.estimate.prediction import Prediction
-from dippm.measure.collected.joined import read_joined
 from dippm.measure.collected.kernels import Kernels, read_kernels
-from dippm.measure.collected.rows import collected
+from dippm.measure.collected.rows import collected, read_joined
 from dippm.measure.kernels.join import join_kernels
 from dippm.show.report.collected.summary import used_rows
 from training.evaluation.metrics import coverage, mean_ape, median_ape

@@ -1,7 +1,8 @@
-"""The journal: one line of JSON per row, synced to disk before the next point starts.
+"""What a collector writes as it goes: its journal, and a file for each of its starts.
 
-`kill -9` loses at most the row in flight: each line is written and synced as a whole, and lines
-torn by a crash of the machine are set aside when the journal is opened again.
+The journal has one line of JSON per row, synced to disk before the next point starts. `kill -9`
+loses at most the row in flight: each line is written and synced as a whole, and lines torn by a
+crash of the machine are set aside when the journal is opened again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dippm.measure.collected.errors import StorageError
+from dippm.measure.collected import StorageError
 
 NAME = "journal.jsonl"
 Row = Mapping[str, Any]
@@ -133,3 +134,55 @@ def _recover(path: Path) -> tuple[list[dict[str, Any]], int]:
             os.fsync(aside.fileno())
         write_whole(path, b"".join(encode(row) for row in rows))
     return rows, len(damaged)
+
+
+# Campaign files: the request of each start of the collector, and how it ended.
+
+
+CAMPAIGNS = "campaigns"
+
+
+def write_campaign(folder: Path, name: str, document: Mapping[str, Any]) -> Path:
+    """Write the file of a campaign, replacing an earlier one.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    path = folder / CAMPAIGNS / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
+    return path
+
+
+def read_campaigns(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
+    """Return the campaigns of a set, oldest first, and the names of unreadable files."""
+    found, notes = [], []
+    for path in sorted((folder / CAMPAIGNS).glob("*.json")):
+        try:
+            found.append({"campaign": path.stem, **json.loads(path.read_bytes())})
+        except (TypeError, ValueError):
+            notes.append(f"{CAMPAIGNS}/{path.name} cannot be read")
+    return tuple(found), notes
+
+
+def mark_killed(folder: Path, statuses: Mapping[str, Mapping[str, int]]) -> None:
+    """Mark campaigns without an end as killed, and count their rows.
+
+    Their file dates from their start or first row, so the rows since then are subtracted from what
+    it lists as left.
+
+    Args:
+        folder: folder of the set; its lock must be held, so that no campaign can be running.
+        statuses: number of rows by campaign and status.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    for campaign in read_campaigns(folder)[0]:
+        if campaign.get("ended") == "running":
+            name = campaign["campaign"]
+            found = dict(statuses.get(name, {}))
+            rows = sum(found.values())
+            left = campaign.get("left", 0) + campaign.get("rows", 0) - rows
+            ended = {"ended": "killed", "statuses": found, "rows": rows, "left": max(0, left)}
+            write_campaign(folder, name, {**campaign, **ended})

@@ -1,9 +1,13 @@
-"""The rule that decides which rows are training labels."""
+"""The rule that decides which rows are training labels, and the noise of these labels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DISTURBING = ("thermal", "slowdown", "brake")
 """Parts of the names of throttle reasons that make a GPU slower than it is on its own. The power
@@ -33,3 +37,79 @@ def why_not_used(row: Mapping[Any, Any]) -> str | None:
     if row["device_kind"] == "cpu" and spread and spread > UNSTEADY * latency:
         return f"disturbed: steps spread by more than {UNSTEADY:.0%} of their mean"
     return None
+
+
+# The noise floor: the spread between repeats of one configuration.
+#
+# A difference below it is not significant. Repeats are rows of one configuration on one device; the
+# spread of a configuration is the sample standard deviation of its repeats over their mean.
+
+
+TARGETS = ("latency_ms", "energy_j", "memory_mb")
+ALL_FAMILIES = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """The spread between repeats of one target.
+
+    Attributes:
+        target: name such as "latency_ms".
+        family: name of the family; "all" for all together.
+        configurations: number of configurations with at least two repeats of the target.
+        rows: number of their repeats.
+        median_percent: median over configurations of the relative spread.
+        p95_percent: 95th percentile of the relative spread.
+        days: number of different days (UTC) among the rows.
+        campaigns: number of different campaigns of the collector among them.
+    """
+
+    target: str
+    family: str
+    configurations: int
+    rows: int
+    median_percent: float
+    p95_percent: float
+    days: int
+    campaigns: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, for a file."""
+        return asdict(self)
+
+
+def noise_floor(rows: pd.DataFrame) -> tuple[list[NoiseFloor], Mapping[str, str]]:
+    """Return the noise floors over all families and by family, and reasons for missing targets.
+
+    Args:
+        rows: rows as `collected` reads them; failed and disturbed ones are skipped.
+    """
+    usable = rows[[why_not_used(row) is None for row in rows.to_dict("records")]]
+    floors, absent = [], {}
+    for target in TARGETS:
+        known = usable[usable[target] > 0]
+        keys = ["configuration_id", "device"]
+        repeats = known[known.groupby(keys)["row_id"].transform("count") > 1]
+        if known.empty:
+            absent[target] = "no row has it"
+        elif repeats.empty:
+            absent[target] = "no configuration was measured twice"
+        else:
+            floors.append(_floor(repeats, target, ALL_FAMILIES))
+            floors += [_floor(part, target, str(f)) for f, part in repeats.groupby("family")]
+    return floors, absent
+
+
+def _floor(rows: pd.DataFrame, target: str, family: str) -> NoiseFloor:
+    groups = rows.groupby(["configuration_id", "device"])[target]
+    spread = 100 * groups.std(ddof=1) / groups.mean()
+    return NoiseFloor(
+        target=target,
+        family=family,
+        configurations=len(spread),
+        rows=len(rows),
+        median_percent=float(spread.median()),
+        p95_percent=float(spread.quantile(0.95)),
+        days=int(rows["measured_at"].str[:10].nunique()),
+        campaigns=int(rows["campaign"].nunique()),
+    )

@@ -1,4 +1,4 @@
-"""A collected set as a table.
+"""A collected set as it is read: its rows as a table, and what was joined with them.
 
 If the writer was killed in the middle of a line of the journal, only that line is lost, and
 `Collected.notes` reports it.
@@ -6,26 +6,24 @@ If the writer was killed in the middle of a line of the journal, only that line 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import DippmError, shortened
-from dippm.measure.collected.campaigns import read_campaigns
-from dippm.measure.collected.errors import (
-    DamagedRowsError,
-    RowReaderNotInstalledError,
-    RowsNotFoundError,
-)
+from dippm.measure.collected import DamagedRowsError, RowReaderNotInstalledError, RowsNotFoundError
 from dippm.measure.collected.journal import NAME as JOURNAL
-from dippm.measure.collected.journal import read_journal
+from dippm.measure.collected.journal import read_campaigns, read_journal
 from dippm.measure.collected.shards import read_shard, shards
 from dippm.measure.columns import COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dippm.model.graph import ModelGraph
 
 NAMES = tuple(column.name for column in COLUMNS)
 NUMBERS = tuple(column.name for column in COLUMNS if column.kind in ("integer", "real"))
@@ -149,3 +147,61 @@ def _need_libraries() -> None:
             f"reading measured rows needs {' and '.join(missing)}",
             "Install what reports need: pip install 'dippm[report]'.",
         )
+
+
+# The result of joining a set with graphs: graphs and totals by model.
+
+
+GRAPHS, MODELS, MANIFEST = "graphs.json", "models.jsonl", "manifest.json"
+"""File of a graph by model; one line for each model; what was left out and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Models of a set by name; both mappings are empty if nothing was joined.
+
+    Attributes:
+        graphs: file of the raw graph by model.
+        totals: "macs_per_sample", "param_bytes" and others by model.
+    """
+
+    graphs: Mapping[str, Path] = field(default_factory=dict)
+    totals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def read_graph(self, model: str) -> ModelGraph | None:
+        """Return the graph of a model; None if none was joined or its file is damaged."""
+        from dippm.model.graph import build
+        from dippm.model.relax.packed import unpack
+        from dippm.model.relax.raw_graph import RawGraph
+
+        file = self.graphs.get(model)
+        if file is None:
+            return None
+        try:
+            return build(RawGraph.from_json(unpack(file.read_bytes())))
+        except (DippmError, OSError, ValueError):
+            return None
+
+
+def read_joined(folder: Path | None) -> Joined:
+    """Read a joined folder.
+
+    Args:
+        folder: folder written by `dataset.build_collected`; None for nothing.
+
+    Raises:
+        DippmError: if the folder holds no joined set.
+    """
+    if folder is None:
+        return Joined()
+    try:
+        files = json.loads((folder / GRAPHS).read_bytes())
+        lines = (folder / MODELS).read_text(encoding="utf-8").splitlines()
+        records = [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise DippmError(
+            f"{folder} holds nothing joined: {error}",
+            "Give the folder that `python -m dataset.build_collected DIR --out FOLDER` wrote.",
+        ) from error
+    totals = {record["model"]: record for record in records if record.get("arch_id")}
+    return Joined({model: Path(file) for model, file in files.items()}, totals)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import shortened
-from dippm.measure.collected.errors import DamagedRowsError, RowReaderNotInstalledError
+from dippm.measure.collected import DamagedRowsError, RowReaderNotInstalledError
 from dippm.measure.collected.journal import Row, encode, sync_folder, write_whole
 from dippm.measure.collected.kernels import (
     Kernels,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import DippmError
-from dippm.measure.collected.errors import StorageError
+from dippm.measure.collected import StorageError
 from dippm.measure.collected.journal import NAME as JOURNAL
 from dippm.measure.collected.journal import Journal, Row, encode, read_journal, write_whole
 from dippm.measure.collected.kernels import without_kernels

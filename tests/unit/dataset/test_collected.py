@@ -13,10 +13,10 @@ from dataset.join import raw_graphs
 from dataset.join.splits import Split
 from dataset.measured.table import COLUMNS as COMMON
 from dippm.errors import DippmError
-from dippm.measure.collected.errors import RowsNotFoundError
+from dippm.measure.collected import RowsNotFoundError
+from dippm.measure.collected.labels import noise_floor
 from dippm.measure.collected.rows import collected
 from dippm.measure.columns import COLUMNS
-from dippm.measure.noise import noise_floor
 from tests import collected_rows
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.measure.collected.campaigns import read_campaigns
+from dippm.measure.collected.journal import read_campaigns
 from dippm.measure.collected.store import read_rows
 from scripts import lent_gpu, lent_set
 

@@ -22,10 +22,9 @@ from dataset.collect.status import status
 from dataset.families.family import Workload
 from dataset.plan.configuration import Job, Point
 from dippm.errors import DippmError
-from dippm.measure.collected import kernels
+from dippm.measure.collected import DamagedRowsError, StorageError, kernels
 from dippm.measure.collected import shards as shards_module
 from dippm.measure.collected import store as store_module
-from dippm.measure.collected.errors import DamagedRowsError, StorageError
 from dippm.measure.collected.journal import Journal, encode, read_journal
 from dippm.measure.collected.kernels import read_kernels
 from dippm.measure.collected.rows import collected
@@ -141,7 +140,7 @@ import resource, sys
 sys.path.insert(0, {str(tmp_path.parent)!r})
 from pathlib import Path
 from dippm.measure.collected.journal import Journal, encode, read_journal
-from dippm.measure.collected.errors import StorageError
+from dippm.measure.collected import StorageError
 journal = Journal(Path({str(tmp_path / "journal.jsonl")!r}))
 journal.append({{"row_id": "first"}})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))

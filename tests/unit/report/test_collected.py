@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from dataset.collected.join import build
 from dippm.cli.app import app
 from dippm.errors import DippmError
-from dippm.measure.collected.joined import Joined, read_joined
-from dippm.measure.collected.rows import collected
+from dippm.measure.collected.rows import Joined, collected, read_joined
 from dippm.show.report.collected import predictions, summary
 from dippm.show.report.collected.page import report_of, write_page
 from tests import collected_rows

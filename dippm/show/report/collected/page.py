@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.base.progress import tell
-from dippm.measure.collected.joined import read_joined
-from dippm.measure.collected.rows import collected
+from dippm.measure.collected.rows import collected, read_joined
 from dippm.measure.columns import COLUMNS
 from dippm.show.report.collected import predictions, summary
 from dippm.show.report.collected.predictions import PredictionErrors

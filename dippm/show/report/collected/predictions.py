@@ -15,7 +15,7 @@ from dippm.base.progress import tell
 from dippm.errors import ConditionsError, UnknownNameError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.pretrained import choice
-from dippm.measure.collected.joined import Joined
+from dippm.measure.collected.rows import Joined
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dippm.measure.collected.joined import Joined
-from dippm.measure.collected.labels import why_not_used
-from dippm.measure.collected.rows import Collected
+from dippm.measure.collected.labels import noise_floor, why_not_used
+from dippm.measure.collected.rows import Collected, Joined
 from dippm.measure.columns import MEASURED
-from dippm.measure.noise import noise_floor
 
 if TYPE_CHECKING:
     import pandas as pd

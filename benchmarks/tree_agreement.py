@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 
 from dippm.measure.readings import Absent, Source
 from dippm.measure.sources.rapl import open_rapl
-from dippm.measure.sources.tree import open_tree
-from dippm.measure.sources.tree_psutil import open_psutil_tree
+from dippm.measure.sources.tree import open_psutil_tree, open_tree
 
 ALONE_NAME = "one process"
 ALONE = "held = bytearray(300 << 20); {spin}"

@@ -62,7 +62,7 @@ _SECTIONS = {
     "measure.kernels.join": "alignment",
     "measure.kernels.profile": "paths",
     "measure.run": "energy_phase kernel_phase",
-    "measure.sources.tree_psutil": "tree_quantities",
+    "measure.sources.tree": "tree_quantities",
     "measure.timing": "timers",
     "model.frontends.keras_allowlist": "keras_allowed",
     "model.frontends.paddle_rewrites": "paddle_mends",

@@ -87,7 +87,7 @@ def commit() -> str | None:
 def _gpu(device: Any) -> dict[str, Any]:
     import torch
 
-    from dippm.measure.sources.nvml_identity import identity
+    from dippm.measure.sources.nvml_session import identity
 
     properties = torch.cuda.get_device_properties(device)
     return {

@@ -24,7 +24,7 @@ from dippm.measure.protocol import Regime, Settings
 from dippm.measure.provenance import machine
 from dippm.measure.readings import Absent
 from dippm.measure.regimes import flags, prepare_step
-from dippm.measure.sources.nvml_identity import driver_memory_mb
+from dippm.measure.sources.nvml_session import driver_memory_mb
 from dippm.measure.state import BUSY, StateWatch, host_load
 from dippm.measure.timing import (
     COLD_NAMES,

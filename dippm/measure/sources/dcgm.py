@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.nvml_identity import identity
+from dippm.measure.sources.nvml_session import identity
 from dippm.measure.sources.program_lines import ProgramLines
 
 MB = 2**20

@@ -8,8 +8,7 @@ from typing import Any
 
 from dippm.measure.readings import Quantity, Source
 from dippm.measure.sources.calls import Calls, CounterCall, Failure, NotHere
-from dippm.measure.sources.nvml_device import DeviceCounters, open_at
-from dippm.measure.sources.nvml_session import DeviceContext, explain
+from dippm.measure.sources.nvml_session import DeviceContext, DeviceCounters, explain, open_at
 
 MB = 2**20
 QUANTITIES = (

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 
 from dippm.measure.readings import Quantity, Scope, Source
 from dippm.measure.sources.calls import Calls, CounterCall, Failure, NotHere
-from dippm.measure.sources.nvml_device import DeviceCounters, open_at
-from dippm.measure.sources.nvml_session import DeviceContext, explain
+from dippm.measure.sources.nvml_session import DeviceContext, DeviceCounters, explain, open_at
 
 MB = 2**20
 SLOW = {"pcie_tx_mb_s", "pcie_rx_mb_s"}

@@ -1,4 +1,4 @@
-"""The NVML session of this process, device handles, and the meaning of NVML's errors."""
+"""NVML in this process: its session, the handles of devices and what they are, its errors."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.measure.sources.calls import CounterCall, Failure, NotHere
+from dippm.measure.readings import Absent, AbsentSource, Quantity, Readings, Source
+from dippm.measure.sources.calls import Calls, CounterCall, Failure, NotHere
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 13, 15
 LOST = {
@@ -93,15 +95,15 @@ def explain(error: Exception, call: CounterCall, remedies: dict[str, str] | None
     if code in LOST:
         return Failure(reason(error), lasts=True, whole=True)
     if code == NOT_SUPPORTED:
-        return Failure(_with("not supported by this GPU or driver", remedy), lasts=True)
+        return Failure(_with_remedy("not supported by this GPU or driver", remedy), lasts=True)
     if code == FUNCTION_NOT_FOUND:
         return Failure("the driver is older than this counter: update it", lasts=True)
     if code == NO_PERMISSION:
-        return Failure(_with("NVML refuses it to this user", remedy), lasts=True)
+        return Failure(_with_remedy("NVML refuses it to this user", remedy), lasts=True)
     return Failure(reason(error))
 
 
-def _with(text: str, remedy: str) -> str:
+def _with_remedy(text: str, remedy: str) -> str:
     return f"{text}: {remedy}" if remedy else text
 
 
@@ -218,3 +220,110 @@ def _handle_of_prefix(nvml: Any, uuid: str) -> Any:
             if nvml.nvmlDeviceGetUUID(handle).startswith(uuid):
                 return handle
         raise
+
+
+# What the sources of an NVML device share: opening, reading and closing.
+
+
+class DeviceCounters:
+    """Counters of one device; a subclass defines name, quantities and calls."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._open = True
+
+    def read(self) -> Readings:
+        """Read every quantity from NVML."""
+        return self._calls.read()
+
+    def close(self) -> None:
+        """Shut NVML down, unless it is used elsewhere in this process."""
+        if self._open:
+            self._open = False
+            self._calls.drop("the source is closed")
+            Session.close()
+
+
+def open_at(
+    device: str | int,
+    make: Callable[[DeviceContext], Source],
+    *,
+    name: str,
+    quantities: tuple[Quantity, ...],
+) -> Source:
+    """Return the source that `make` creates for a device, or reasons if that fails.
+
+    Args:
+        device: see `nvml_session.locate`.
+        make: creates the source; may raise `NotHere`.
+        name: name of the source.
+        quantities: quantities of the source.
+    """
+    try:
+        nvml = Session.open()
+    except NotHere as missing:
+        return AbsentSource(name, quantities, str(missing))
+    try:
+        return make(locate(nvml, device))
+    except NotHere as missing:
+        Session.close()
+        return AbsentSource(name, quantities, str(missing))
+
+
+# Which GPU or slice a device is, which driver serves it, and what that keeps for itself.
+
+
+MB = 2**20
+KEPT = (Quantity("memory_driver_mb", "MiB", "device", "what the driver keeps for itself"),)
+
+
+def identity(device: str | int = 0) -> dict[str, str | None]:
+    """Return UUID, MIG profile and driver version of a device.
+
+    Args:
+        device: see `nvml_session.locate`.
+
+    Returns:
+        "device_uuid", "mig_profile" (None for a whole GPU) and "driver"; all None without NVML.
+    """
+    unknown: dict[str, str | None] = dict.fromkeys(("device_uuid", "mig_profile", "driver"))
+    try:
+        nvml = Session.open()
+    except NotHere:
+        return unknown
+    try:
+        place = locate(nvml, device)
+        name = nvml.nvmlDeviceGetName(place.handle)
+        return {
+            "device_uuid": nvml.nvmlDeviceGetUUID(place.handle),
+            # A slice is named "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
+            "mig_profile": name.rpartition("MIG ")[2] if place.is_slice else None,
+            "driver": nvml.nvmlSystemGetDriverVersion(),
+        }
+    except (NotHere, nvml.NVMLError):
+        return unknown
+    finally:
+        Session.close()
+
+
+def driver_memory_mb(device: str | int = 0) -> float | Absent:
+    """Return the memory in MiB that the driver keeps for itself, or why that is not known.
+
+    NVML's first answer about memory counts it as used, its second (driver 510 and newer) apart.
+
+    Args:
+        device: see `nvml_session.locate`.
+    """
+    try:
+        nvml = Session.open()
+    except NotHere as missing:
+        return Absent(str(missing))
+    try:
+        handle = locate(nvml, device).handle
+        return float(nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2).reserved / MB)
+    except NotHere as missing:
+        return Absent(str(missing))
+    except (AttributeError, TypeError, nvml.NVMLError) as error:
+        return Absent(explain(error, CounterCall(KEPT, tuple)).reason)
+    finally:
+        Session.close()

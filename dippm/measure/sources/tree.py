@@ -1,4 +1,4 @@
-"""CPU, memory and I/O of a process and all its descendants, read from /proc.
+"""CPU, memory and I/O of a process and all its descendants, read from /proc, or by psutil.
 
 CPU seconds never decrease: those of a child move into its parent's account when the parent reaps
 it, and those of unreaped processes (daemons) are kept at their last reading and counted as lost.
@@ -12,11 +12,25 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
+from typing import Any
 
-from dippm.measure.readings import AbsentSource, Readings, Source
+from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
 from dippm.measure.sources.tree_process import Process, children_by_search
-from dippm.measure.sources.tree_psutil import ENDED, QUANTITIES
 
+ENDED = "every process of the tree has ended"
+QUANTITIES = (
+    Quantity("cpu_s", "s", "tree", "CPU time of all threads, ended ones too", counter=True),
+    Quantity("cpu_percent", "%", "tree", "of one core, mean of the last half second"),
+    Quantity("rss_mb", "MiB", "tree", "resident memory; shared pages count in each process"),
+    Quantity("peak_rss_mb", "MiB", "tree", "most of the readings so far"),
+    Quantity("pss_mb", "MiB", "tree", "resident memory, shared pages divided; every 5 s at most"),
+    Quantity("threads", "threads", "tree", "alive"),
+    Quantity("processes", "processes", "tree", "alive"),
+    Quantity("lost_processes", "processes", "tree", "ended unseen by any ancestor", counter=True),
+    Quantity("read_mb", "MiB", "tree", "from storage", counter=True),
+    Quantity("written_mb", "MiB", "tree", "to storage", counter=True),
+)
+"""CPU time is read at every reading, resident memory at most 20 times a second, the rest 10."""
 SHARE = 0.002
 """Share of a core: a search for new processes of t seconds is not repeated before t / SHARE."""
 FULL_PERIOD_NS = 99_000_000
@@ -338,8 +352,6 @@ def open_tree(pid: int | None = None, *, exclude: Collection[int] = (), adopter:
     """
     root = pid or os.getpid()
     if not sys.platform.startswith("linux"):
-        from dippm.measure.sources.tree_psutil import open_psutil_tree
-
         return open_psutil_tree(root, exclude=exclude)
     try:
         return TreeSource(root, exclude=exclude, adopter=adopter)
@@ -360,3 +372,78 @@ def _below(pid: int, by_parent: dict[int, list[int]]) -> Iterator[int]:
     for child in by_parent.get(pid, ()):
         yield child
         yield from _below(child, by_parent)
+
+
+# The process tree on systems without /proc: slower, by psutil.
+
+
+MB = 2**20
+UNCOUNTED = "psutil cannot tell"
+
+
+class PsutilTreeSource:
+    """A process tree by psutil; ended processes count with their last reading."""
+
+    name = "tree"
+    quantities = QUANTITIES
+
+    def __init__(self, psutil: Any, pid: int, exclude: Collection[int]) -> None:
+        self._psutil = psutil
+        self._root = psutil.Process(pid)
+        self._exclude = frozenset(exclude)
+        self._used_s: dict[tuple[int, float], float] = {}
+        self._peak_mb = 0.0
+        self._before: tuple[int, float] | None = None
+
+    def read(self) -> Readings:
+        """Read all processes of the tree."""
+        now = time.monotonic_ns()
+        rss_mb, threads, processes = 0.0, 0, 0
+        for process in self._alive():
+            try:
+                times, memory = process.cpu_times(), process.memory_info()
+                key = (process.pid, process.create_time())
+                self._used_s[key] = times.user + times.system
+                rss_mb += memory.rss / MB
+                threads += process.num_threads()
+                processes += 1
+            except self._psutil.Error:
+                continue
+        self._peak_mb = max(self._peak_mb, rss_mb)
+        cpu_s = sum(self._used_s.values())
+        values = {"cpu_s": cpu_s, "peak_rss_mb": self._peak_mb}
+        if processes:
+            values |= {"rss_mb": rss_mb, "threads": threads, "processes": float(processes)}
+        values |= self._percent(now, cpu_s)
+        reason = UNCOUNTED if processes else ENDED
+        absent = {q.name: reason for q in QUANTITIES if q.name not in values}
+        return Readings(now, values, absent)
+
+    def close(self) -> None:
+        """Do nothing: there are no resources."""
+
+    def _alive(self) -> list[Any]:
+        try:
+            found = [self._root, *self._root.children(recursive=True)]
+        except self._psutil.Error:
+            return []
+        return [process for process in found if process.pid not in self._exclude]
+
+    def _percent(self, now: int, cpu_s: float) -> dict[str, float]:
+        before, self._before = self._before, (now, cpu_s)
+        if before is None or now == before[0]:
+            return {}
+        return {"cpu_percent": 1e11 * (cpu_s - before[1]) / (now - before[0])}
+
+
+def open_psutil_tree(pid: int, *, exclude: Collection[int] = ()) -> Source:
+    """Open the tree of a process with psutil."""
+    try:
+        import psutil
+    except ImportError:
+        reason = "no /proc here, and psutil is not installed: pip install psutil"
+        return AbsentSource(PsutilTreeSource.name, QUANTITIES, reason)
+    try:
+        return PsutilTreeSource(psutil, pid, exclude)
+    except psutil.Error as error:
+        return AbsentSource(PsutilTreeSource.name, QUANTITIES, str(error))

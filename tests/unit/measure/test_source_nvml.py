@@ -70,7 +70,7 @@ def test_values_have_the_units_they_say(ask):
 
 WHAT_THE_DRIVER_KEEPS = """
 from dippm.measure.readings import Absent
-from dippm.measure.sources.nvml_identity import driver_memory_mb
+from dippm.measure.sources.nvml_session import driver_memory_mb
 said = driver_memory_mb(0)
 tell(mb=None, why=said.reason) if isinstance(said, Absent) else tell(mb=said, why="")
 """

@@ -320,7 +320,7 @@ def test_a_tree_too_large_to_follow_gives_no_figure(run):
 
 
 def test_psutil_sees_the_same_tree(run):
-    from dippm.measure.sources.tree_psutil import open_psutil_tree
+    from dippm.measure.sources.tree import open_psutil_tree
 
     burn = BURN.format(0.2)
     child = run(

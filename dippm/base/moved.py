@@ -64,6 +64,7 @@ _SECTIONS = {
     "measure.run": "energy_phase kernel_phase",
     "measure.sources.tree": "tree_quantities",
     "measure.timing": "timers",
+    "measure.verification": "operator_verification",
     "model.frontends.keras_allowlist": "keras_allowed",
     "model.frontends.paddle_rewrites": "paddle_mends",
     "model.frontends.torch.paths": "places",

@@ -13,9 +13,8 @@ from dippm.cli.progress import progress_shown
 if TYPE_CHECKING:
     from dippm.estimate.prediction import Prediction
     from dippm.measure.measurement import Measurement
-    from dippm.measure.operator_verification import OperatorVerification
     from dippm.measure.protocol import Regime
-    from dippm.measure.verification import Verification
+    from dippm.measure.verification import OperatorVerification, Verification
 
 
 def measure(
@@ -193,7 +192,7 @@ def _operators(
     """Join the kernels of a measurement with the model's graph, and predict its operators."""
     from dippm.api import predict
     from dippm.errors import DippmError
-    from dippm.measure.operator_verification import verify_operators
+    from dippm.measure.verification import verify_operators
     from dippm.model.convert import read_graph
 
     graph = read_graph(model, input=input, trust=trust)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dippm.devices import find
 from dippm.errors import UnknownNameError
-from dippm.measure.processor import cpu_name
+from dippm.measure.sources.host import cpu_name
 
 LIBRARIES = ("torchvision", "timm", "transformers", "triton", "numpy")
 CHECKOUT = Path(__file__).resolve().parent.parent.parent

@@ -1,4 +1,4 @@
-"""CPU, memory, disk and network of the whole machine, not attributed to any process."""
+"""CPU, memory, disk and network of the whole machine, of no one process; its processor's name."""
 
 from __future__ import annotations
 
@@ -169,3 +169,18 @@ def real_devices(folder: Path) -> set[str]:
 
 def _load(proc: Path) -> tuple[float, ...]:
     return (float((proc / "loadavg").read_text().split()[0]),)
+
+
+# The host's processor.
+
+
+def cpu_name() -> str:
+    """Return the model name of the host's processor."""
+    import platform  # the sampler has no use for it
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

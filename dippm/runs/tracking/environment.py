@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dippm.measure.processor import cpu_name
+from dippm.measure.sources.host import cpu_name
 
 DRIVER = Path("/proc/driver/nvidia")
 GIT_S = 30.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dippm.base.number_format import show
-from dippm.measure.operator_verification import OperatorVerification
+from dippm.measure.verification import OperatorVerification
 from dippm.show.report.tables import Column, TerminalTable
 
 COLUMNS = (

@@ -104,7 +104,7 @@ _SECTIONS = {
     "runs.store.run_contents": "gathered",
     "runs.store.stored_run": "stored",
     "runs.tracking.accepted_runs": "accepted coverage",
-    "runs.tracking.listeners.requested": "asking",
+    "runs.tracking.listeners": "listeners.asking",
     "runs.tracking.process_supervisor": "foreground",
     "runs.tracking.run_comparison": "conditions",
     "runs.tracking.run_config": "order ranks",

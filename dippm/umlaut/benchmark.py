@@ -20,8 +20,7 @@ from dippm.runs.store.record import End, Moment, Start
 from dippm.runs.tracking.metrics import CallMetric
 from dippm.runs.tracking.run import Run
 from dippm.runs.tracking.run_config import new_start
-from dippm.runs.tracking.sidecar_protocol import ATTACH_VARIABLE
-from dippm.runs.tracking.sidecar_spawn import Sidecar, SidecarConfig, start_sidecar
+from dippm.runs.tracking.sidecar_spawn import ATTACH_VARIABLE, Sidecar, SidecarConfig, start_sidecar
 from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames, describe_metrics
 from dippm.umlaut.metric import Metric, Sampled
 from dippm.umlaut.plain_data import plain

@@ -1,4 +1,7 @@
-"""Start the sidecar of a run from a workload: no thread, and no child that it could wait for."""
+"""Start the sidecar of a run from a workload: no thread, and no child that it could wait for.
+
+The words and descriptors of its protocol stand here too, see `dippm.runs.tracking.sidecar`.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dippm.base.boot import boot
-from dippm.runs.tracking.sidecar_protocol import CLOSED, CLOSED_NOW, HEAR, LOG, SAY, TALK
 
 if TYPE_CHECKING:
     from dippm.runs.tracking.run_config import RunConfig
 
+HEAR, SAY = 3, 4
+"""Descriptors of the sidecar for its owner's lines and for its answers."""
+TALK = 5
+"""Descriptor of the owner's stderr, if it has one, for warnings during the run."""
+CLOSED, CLOSED_NOW = "closed", "closed now"
+"""Sent when the end of the run is recorded; "now": the owner waits until the store has it."""
+LOG = "keeper.log"
+"""File in the run's folder with the sidecar's stderr."""
+ATTACH_VARIABLE = "DIPPM_ATTACH"
+""""no": runs stay in the spool until they are attached by hand, for nodes without access to the
+store. "now": each run is attached when it ends, even while other runs are measured."""
 START_S = 10.0
 END_S = 5.0
 DETACH = '"$0" "$@" & exit 0'

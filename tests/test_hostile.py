@@ -869,7 +869,7 @@ import onnx
 from dippm.cli.spelling import OPTIONS, Option, on_command_line
 from dippm.errors import RunError
 from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
-from dippm.runs.plans.cells import records
+from dippm.runs.plans.plan import records
 from dippm.model.relax.onnx.paths import path_of
 from dippm.show.report.console import console, print_text
 from dippm.runs.store import query

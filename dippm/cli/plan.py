@@ -16,8 +16,7 @@ from dippm.cli.output import errors_reported, print_json, say
 if TYPE_CHECKING:
     from dippm.runs.plans.assumed import AssumedBoards
     from dippm.runs.plans.options import PlanOptions
-    from dippm.runs.plans.row import PlanRow
-    from dippm.runs.plans.status import Status
+    from dippm.runs.plans.row import PlanRow, Status
 
 plan = typer.Typer(help="Execute the runs of a table or a sweep.", no_args_is_help=True)
 

@@ -424,7 +424,7 @@ def _read_cache_entry(path: Path) -> None:
 
 def _journals(folder: Path) -> list[bytes]:
     from dippm.runs.plans.journal import JOURNAL, Journal
-    from dippm.runs.plans.status import Process
+    from dippm.runs.plans.row import Process
 
     here = str(Process.of(os.getpid()))
     journal = Journal(folder / "plan")

@@ -17,14 +17,12 @@ from typing import Any, NamedTuple
 import dippm
 from dippm.base.process.cluster import join
 from dippm.errors import DippmError, PlanError
-from dippm.runs.plans.executor import WorkloadExecutor
-from dippm.runs.plans.interrupts import Interrupts
+from dippm.runs.plans.executor import Interrupts, WorkloadExecutor
 from dippm.runs.plans.journal import Journal
 from dippm.runs.plans.options import PlanObserver, PlanOptions
-from dippm.runs.plans.row import PlanRow
+from dippm.runs.plans.row import PlanRow, Status
 from dippm.runs.plans.row_selection import check
-from dippm.runs.plans.status import Status
-from dippm.runs.plans.status_writer import StatusWriter
+from dippm.runs.plans.table import StatusWriter
 from dippm.runs.plans.workload import Workload
 
 POLL_S = 0.2

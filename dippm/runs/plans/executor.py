@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 from dippm.errors import DippmError
 from dippm.runs.colocation import Seat, seated
-from dippm.runs.plans.interrupts import Interrupts
 from dippm.runs.plans.journal import Journal
 from dippm.runs.plans.options import PlanObserver, PlanOptions, StatusSink
-from dippm.runs.plans.row import PlanRow
+from dippm.runs.plans.row import PlanRow, Status
 from dippm.runs.plans.row_process import StartBarrier
 from dippm.runs.plans.row_selection import metrics_of
 from dippm.runs.plans.run_configs import run_config_of
 from dippm.runs.plans.running import RunningRow, environment_of
-from dippm.runs.plans.status import Status
 from dippm.runs.plans.workload import Workload
 
 PATIENCE_S = 20.0
@@ -213,3 +214,55 @@ class WorkloadExecutor:
         self._ask_again = time.monotonic() + PATIENCE_S
         for one in self._running:
             one.request_end()
+
+
+# Ctrl-C and other signals that ask a scheduler to end, as a count and a readable descriptor.
+
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class Interrupts:
+    """Counts signals within its block; ignored signals stay ignored.
+
+    Attributes:
+        count: number of signals so far.
+        last: number of the last signal, 0 for none.
+        handle: descriptor that becomes readable at each signal.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.last = 0, 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        self.handle, self._theirs = os.pipe()
+        os.set_blocking(self._theirs, False)
+        os.set_blocking(self.handle, False)
+        for name in SIGNALS:
+            number = getattr(signal, name)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self.handle)
+        os.close(self._theirs)
+
+    def seen(self) -> None:
+        """Empty the descriptor, so that it is not readable any more."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.handle, 64):
+                pass
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.count, self.last = self.count + 1, number
+        with contextlib.suppress(BlockingIOError):  # already readable
+            os.write(self._theirs, b"!")

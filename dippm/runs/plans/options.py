@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from dippm.runs.plans.row import PlanRow
-from dippm.runs.plans.status import Status
+from dippm.runs.plans.row import PlanRow, Status
 
 
 class PlanOptions(NamedTuple):

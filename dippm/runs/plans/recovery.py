@@ -11,13 +11,19 @@ from pathlib import Path
 
 from dippm.errors import RunError
 from dippm.runs.colocation import undo
-from dippm.runs.plans.journal import OF_A_COMMAND, SEATS, OpenRow, is_left, left_open
-from dippm.runs.plans.row import PlanRow
+from dippm.runs.plans.journal import (
+    OF_A_COMMAND,
+    SEATS,
+    OpenRow,
+    is_left,
+    left_open,
+    lock_plan,
+    state_folder,
+    state_folders,
+)
+from dippm.runs.plans.row import PlanRow, Process, Status
 from dippm.runs.plans.running import AFTER
-from dippm.runs.plans.state_paths import lock_plan, state_folder, state_folders
-from dippm.runs.plans.status import Process, Status
-from dippm.runs.plans.status_writer import StatusWriter
-from dippm.runs.plans.table import read_plan
+from dippm.runs.plans.table import StatusWriter, read_plan
 from dippm.runs.plans.workload import end_processes_of
 from dippm.runs.store.folder import RunFolder, read_folder
 from dippm.runs.store.record import End, Moment

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from dippm.errors import DippmError, PlanError
 from dippm.runs.plans.assumed import AssumedBoards, check_sharing
-from dippm.runs.plans.row import PlanRow
+from dippm.runs.plans.row import PlanRow, Process
 from dippm.runs.plans.run_configs import arguments_of, resolve_command
-from dippm.runs.plans.status import Process
 from dippm.runs.plans.workload import Workload, shares_a_device
 from dippm.runs.tracking.listeners import check_names, sources_of, split_profiler
 from dippm.runs.tracking.profilers import check_profiler

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dippm.base.boot import boot
-from dippm.runs.plans.row import PlanRow
+from dippm.runs.plans.row import PlanRow, Process, Status
 from dippm.runs.plans.row_process import StartBarrier
-from dippm.runs.plans.status import Process, Status
 from dippm.runs.plans.workload import end_processes_of
 from dippm.runs.tracking.run_config import RunConfig, write_to_memory
 

@@ -11,17 +11,14 @@ from pathlib import Path
 
 from dippm.errors import PlanError
 from dippm.runs.plans.assumed import AssumedBoards
-from dippm.runs.plans.executor import WorkloadExecutor
-from dippm.runs.plans.interrupts import Interrupts
-from dippm.runs.plans.journal import Journal, is_left
+from dippm.runs.plans.executor import Interrupts, WorkloadExecutor
+from dippm.runs.plans.journal import Journal, is_left, lock_plan, state_folder
 from dippm.runs.plans.options import PlanObserver, PlanOptions, PlanOutcome
 from dippm.runs.plans.plan import Plan
 from dippm.runs.plans.recovery import recover_held
 from dippm.runs.plans.row import PlanRow
 from dippm.runs.plans.row_selection import check, select_rows
-from dippm.runs.plans.state_paths import lock_plan, state_folder
-from dippm.runs.plans.status_writer import StatusWriter
-from dippm.runs.plans.table import read_plan
+from dippm.runs.plans.table import StatusWriter, read_plan
 from dippm.runs.plans.workload import Workload
 from dippm.runs.store.attach_lock import hold_live
 from dippm.runs.tracking.run_config import RunConfig, checked

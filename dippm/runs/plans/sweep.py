@@ -20,8 +20,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import PlanError, UnknownNameError
-from dippm.runs.plans.row import PlanRow, read_row
-from dippm.runs.plans.status import Status, read_status
+from dippm.runs.plans.row import PlanRow, Status, read_row, read_status
 
 if TYPE_CHECKING:
     import yaml

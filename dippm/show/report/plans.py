@@ -13,10 +13,9 @@ from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.runs.plans.options import PlanOutcome
 from dippm.runs.plans.plan import Plan
-from dippm.runs.plans.row import PlanRow
+from dippm.runs.plans.row import WORDS, PlanRow
 from dippm.runs.plans.run_configs import arguments_of, resolve_command
 from dippm.runs.plans.scheduler import Chosen
-from dippm.runs.plans.status import WORDS
 from dippm.runs.plans.workload import workloads
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ import time
 
 import pytest
 
-from dippm.runs.plans.journal import is_left, left_open
-from dippm.runs.plans.state_paths import state_folder
-from dippm.runs.plans.status import Process, Status
-from dippm.runs.plans.status_writer import StatusWriter
-from dippm.runs.plans.table import read_plan
+from dippm.runs.plans.journal import is_left, left_open, state_folder
+from dippm.runs.plans.row import Process, Status
+from dippm.runs.plans.table import StatusWriter, read_plan
 from dippm.runs.plans.workload import processes_of
 from tests.unit.plans.desks import HEADER, interrupt, lines, next_line, told
 from tests.unit.tracking.commands import alive, line_of, until
@@ -243,7 +241,7 @@ def test_the_plan_is_removed_while_it_runs(desk):
 
 def test_a_status_that_cannot_be_written_harms_no_run(desk, monkeypatch):
     """A full disk, for one: it is said once, and the old plan stays whole."""
-    import dippm.runs.plans.status_writer as book
+    import dippm.runs.plans.table as book
 
     desk.rows("1,1,,,-,-,true,-,")
     before = desk.plan.read_bytes()
@@ -267,9 +265,9 @@ def test_a_crash_while_the_plan_is_written_leaves_the_old_one(desk):
     code = """
 import os, sys
 from pathlib import Path
-from dippm.runs.plans.status_writer import StatusWriter
+from dippm.runs.plans.table import StatusWriter
 from dippm.runs.plans.table import read_plan
-from dippm.runs.plans.status import Status
+from dippm.runs.plans.row import Status
 book = StatusWriter(read_plan(Path("plan.csv")), print)
 print("ready", flush=True)
 while True:

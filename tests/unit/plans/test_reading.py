@@ -7,10 +7,17 @@ import os
 import pytest
 
 from dippm.errors import CollocationError, DippmError, PlanError, UnknownNameError
-from dippm.runs.plans import cells, sweep
-from dippm.runs.plans.cells import records, replaced
-from dippm.runs.plans.row import as_options, read_row, settings_of, words_of
-from dippm.runs.plans.status import Process, Status, read_status
+from dippm.runs.plans import sweep
+from dippm.runs.plans.plan import records, replaced
+from dippm.runs.plans.row import (
+    Process,
+    Status,
+    as_options,
+    read_row,
+    read_status,
+    settings_of,
+    words_of,
+)
 from dippm.runs.plans.sweep import read_sweep
 from dippm.runs.plans.table import read_plan, read_table, write_table
 from dippm.runs.plans.workload import workloads
@@ -213,7 +220,7 @@ def test_what_is_wrong_with_a_table_is_said(text, kind, said):
     ],
 )
 def test_a_table_of_a_size_that_no_plan_has_is_refused(text, said, monkeypatch):
-    monkeypatch.setattr(cells, "MOST_ROWS", 2_000)
+    monkeypatch.setattr("dippm.runs.plans.plan.MOST_ROWS", 2_000)
     with pytest.raises(PlanError, match=said):
         rows_of(text)
 

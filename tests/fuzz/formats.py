@@ -326,8 +326,7 @@ def _run(folder: Path, name: str) -> list[bytes]:
 
 def _read_run(name: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
-        from dippm.runs.store.mlflow_fields import logged_metrics, logged_params, logged_tags
-        from dippm.runs.store.run_contents import gather
+        from dippm.runs.store.run_contents import gather, logged_metrics, logged_params, logged_tags
         from dippm.umlaut.rows import rows_of_folder
         from tests.run_folders import make_run
 

@@ -12,8 +12,7 @@ from dippm.devices import Placement
 from dippm.errors import CollocationError
 from dippm.runs.colocation import mps, slices
 from dippm.runs.colocation.boards import IN_USE, Board, boards, collocation_error, neighbours
-from dippm.runs.colocation.journal import Entry, boot, entries
-from dippm.runs.colocation.outcome import UndoOutcome
+from dippm.runs.colocation.journal import Entry, UndoOutcome, boot, entries
 from dippm.runs.colocation.slices import Instance
 
 PATIENCE_S = 10.0

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dippm.errors import CollocationError
 
@@ -164,3 +164,19 @@ def _unwritable(folder: Path, error: OSError) -> CollocationError:
         f"the journal {folder} cannot be written: {error.strerror or error}",
         "Nothing was done to a device. Give another folder: journal=... .",
     )
+
+
+# What became of a change that was undone.
+
+
+class UndoOutcome(NamedTuple):
+    """The result of undoing one of our slices or servers.
+
+    Attributes:
+        kind: "undone"; "nothing" if it had never been created; "changed" if others removed or took
+            it, so that nothing of ours remains; "left" if it could not be undone yet.
+        message: one sentence, "" for none.
+    """
+
+    kind: Literal["undone", "nothing", "changed", "left"]
+    message: str = ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dippm.errors import CollocationError
-from dippm.runs.colocation.outcome import UndoOutcome
+from dippm.runs.colocation.journal import UndoOutcome
 from dippm.runs.colocation.sharing import Sharing
 
 PROGRAM = "nvidia-cuda-mps-control"

@@ -22,8 +22,8 @@ from dippm.runs.store.tables import tables_of
 from dippm.runs.store.through_mlflow import ThroughMlflow
 
 if TYPE_CHECKING:
-    from dippm.runs.store.mlflow_fields import LoggedMetric
     from dippm.runs.store.query import Clause, RunEntry
+    from dippm.runs.store.run_contents import LoggedMetric
 
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -25,8 +25,6 @@ from dippm.errors import DippmError, RunError, UnknownNameError
 from dippm.runs.store.client import Runs, connect, failures_of
 from dippm.runs.store.folder import ARTIFACTS, read_folder
 from dippm.runs.store.location import StoreLocation, locate_store
-from dippm.runs.store.mlflow_fields import LoggedMetric, logged_metrics, logged_params, logged_tags
-from dippm.runs.store.names import text
 from dippm.runs.store.parquet import write_samples
 from dippm.runs.store.query import (
     COMPLETE,
@@ -37,9 +35,17 @@ from dippm.runs.store.query import (
     check_length,
     holds,
     run_fields,
+    text,
 )
 from dippm.runs.store.record import NOTHING, RUN_TAG, Start
-from dippm.runs.store.run_contents import RunContents, gather
+from dippm.runs.store.run_contents import (
+    LoggedMetric,
+    RunContents,
+    gather,
+    logged_metrics,
+    logged_params,
+    logged_tags,
+)
 from dippm.runs.store.stored_run import DOCUMENTS, RECORD, SAMPLES, StoredRun
 
 COMPLETED = Clause("tags", COMPLETE, "=", "1")

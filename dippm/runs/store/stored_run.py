@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dippm.errors import RunError, shortened
-from dippm.runs.store.columns import Column
+from dippm.runs.store.columns import Column, Summary
 from dippm.runs.store.folder import ARTIFACTS, checked, end_of, start_of
 from dippm.runs.store.record import End, RunStatus, Span, Start, Value
-from dippm.runs.store.summary import Summary
 
 if TYPE_CHECKING:
     import pyarrow

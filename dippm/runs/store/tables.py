@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from dippm.errors import StoreError
-from dippm.runs.store.names import experiment_folder
-from dippm.runs.store.query import Clause, RunEntry
+from dippm.runs.store.query import Clause, RunEntry, experiment_folder
 
 if TYPE_CHECKING:
     from dippm.runs.store.location import StoreLocation
-    from dippm.runs.store.mlflow_fields import LoggedMetric
+    from dippm.runs.store.run_contents import LoggedMetric
     from dippm.runs.store.through_mlflow import ThroughMlflow
 
 KNOWN = frozenset({"dc11669786a5"})

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.base.progress import tell
-from dippm.runs.store.names import experiment_folder
-from dippm.runs.store.query import Clause, RunEntry
+from dippm.runs.store.query import Clause, RunEntry, experiment_folder
 
 if TYPE_CHECKING:
     from dippm.runs.store.location import StoreLocation
-    from dippm.runs.store.mlflow_fields import LoggedMetric
+    from dippm.runs.store.run_contents import LoggedMetric
 
 BATCH, FEW = 1000, 100
 """MLflow's limits per request for metrics, and for params or tags."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dippm.errors import DippmError
-from dippm.runs.store.columns import Column, read_columns
+from dippm.runs.store.columns import Column, Summary, read_columns, summarise
 from dippm.runs.store.folder import RecordedRun
 from dippm.runs.store.record import End, Span, Start, Value
 from dippm.runs.store.stored_run import StoredRun
-from dippm.runs.store.summary import Summary, summarise
 from dippm.show.ui.streams import Stream, streams
 
 

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dippm.runs.store.columns import Column
+from dippm.runs.store.columns import NUMBERS, Column
 from dippm.runs.store.record import Span, Start, Value
-from dippm.runs.store.summary import NUMBERS
 from dippm.show.report.runs.thinning import extremes
 
 TOLD, CALLS = "told: ", "calls: "

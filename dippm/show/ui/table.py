@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from dippm.base.number_format import show
 from dippm.base.printable import printable
-from dippm.runs.store.summary import NUMBERS
+from dippm.runs.store.columns import NUMBERS
 from dippm.show.ui.selection import ALONE, ListedRun, count_names
 
 PARAM, TAG, METRIC = "param: ", "tag: ", "metric: "

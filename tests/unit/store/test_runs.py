@@ -13,7 +13,7 @@ import pytest
 
 from dippm.errors import RunError, StoreError, UnknownNameError
 from dippm.runs.store.attach import MARK, attach_all
-from dippm.runs.store.columns import Column
+from dippm.runs.store.columns import Column, summarise
 from dippm.runs.store.folder import read_folder
 from dippm.runs.store.location import locate_store
 from dippm.runs.store.parquet import read_samples, write_samples
@@ -21,7 +21,6 @@ from dippm.runs.store.query import ABOUT
 from dippm.runs.store.run_contents import MOST_POINTS, points
 from dippm.runs.store.runs import open_store
 from dippm.runs.store.stored_run import RECORD
-from dippm.runs.store.summary import summarise
 from tests.run_folders import REASON, START_NS, make_run
 from tests.run_folders import write_samples as sample
 from tests.samples import sampled

@@ -13,7 +13,7 @@ import pytest
 from dippm.errors import StoreError
 from dippm.runs.store import client, tables
 from dippm.runs.store.location import locate_store
-from dippm.runs.store.mlflow_fields import LoggedMetric
+from dippm.runs.store.run_contents import LoggedMetric
 from dippm.runs.store.runs import open_store
 from dippm.runs.store.tables import Tables
 from dippm.runs.store.through_mlflow import ThroughMlflow

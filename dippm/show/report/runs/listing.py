@@ -11,9 +11,9 @@ from rich.table import Table
 
 from dippm.base.number_format import show
 from dippm.base.printable import printable
+from dippm.runs.store.columns import NUMBERS
 from dippm.runs.store.record import as_json
 from dippm.runs.store.stored_run import StoredRun
-from dippm.runs.store.summary import NUMBERS
 
 
 def short_document(run: StoredRun) -> dict[str, Any]:

@@ -99,8 +99,7 @@ _SECTIONS = {
     "runs.plans.workload": "workload_processes",
     "runs.store.attach_lock": "turn",
     "runs.store.location": "place",
-    "runs.store.mlflow_fields": "logged",
-    "runs.store.run_contents": "gathered",
+    "runs.store.run_contents": "gathered logged",
     "runs.store.stored_run": "stored",
     "runs.tracking.accepted_runs": "accepted coverage",
     "runs.tracking.listeners": "listeners.asking",
@@ -112,7 +111,7 @@ _SECTIONS = {
     "runs.tracking.span_block": "threads",
     "show.ui.authentication": "gate",
     "show.ui.page.app": "layout",
-    "umlaut.benchmark": "adapted",
+    "umlaut.benchmark": "adapted supervisor",
     "umlaut.metric": "clocks sampled",
 }
 MERGED = {

@@ -6,7 +6,7 @@
 ... def train(): ...
 """
 
-from dippm.umlaut.benchmark import Benchmark, VisualizationBenchmark
+from dippm.umlaut.benchmark import Benchmark, BenchmarkSupervisor, VisualizationBenchmark
 from dippm.umlaut.metric import (
     CPUMetric,
     EnergyMetric,
@@ -24,7 +24,6 @@ from dippm.umlaut.metric import (
     ThroughputMetric,
     TimeMetric,
 )
-from dippm.umlaut.supervisor import BenchmarkSupervisor
 from dippm.umlaut.trackers import (
     ConfusionMatrixTracker,
     HyperparameterTracker,

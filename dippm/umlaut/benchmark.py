@@ -1,29 +1,31 @@
-"""`Benchmark`: one run of a pipeline, written to a folder and attached to a store."""
+"""`Benchmark`: one run of a pipeline, in a folder and a store; `BenchmarkSupervisor`: its calls."""
 
 from __future__ import annotations
 
 import atexit
 import copy
 import json
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dippm.errors import RunError
 from dippm.measure.readings import Absent
 from dippm.runs.store.folder import RunFolder
 from dippm.runs.store.record import End, Moment, Start
+from dippm.runs.tracking.decorator import tracked
 from dippm.runs.tracking.metrics import CallMetric
-from dippm.runs.tracking.run import Run
+from dippm.runs.tracking.run import Run, SpanBlock
 from dippm.runs.tracking.run_config import new_start
 from dippm.runs.tracking.sidecar_spawn import ATTACH_VARIABLE, Sidecar, SidecarConfig, start_sidecar
 from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames, describe_metrics
 from dippm.umlaut.metric import Metric, Sampled
-from dippm.umlaut.plain_data import plain
 from dippm.umlaut.watch import Sampling, Watch
 
 if TYPE_CHECKING:
@@ -382,3 +384,72 @@ def _call(metric: Any, step: str, *words: Any) -> None:
     method = getattr(metric, step, None)
     if callable(method):
         method(*words)
+
+
+def plain(data: Any) -> Any:
+    """Return numbers, arrays, tensors, frames and sequences as JSON data.
+
+    Numbers that are not finite become None, since JSON has none.
+    """
+    if data is None or isinstance(data, bool | int | str):
+        return data
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple | set | frozenset | range):
+        return [plain(value) for value in data]
+    for method in ("tolist", "to_numpy", "numpy", "isoformat"):
+        convert = getattr(data, method, None)
+        if callable(convert):
+            return plain(convert())
+    if isinstance(data, Iterable):
+        return [plain(value) for value in data]
+    return str(data)
+
+
+# `BenchmarkSupervisor`: a decorator or context manager that records calls as rows.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class BenchmarkSupervisor:
+    """Measures every call of a decorated function, or a block of a `with` statement.
+
+    Functions, methods, generators, and async functions and generators keep their kind.
+
+    Args:
+        metrics: metrics to measure; without any, calls and failures are still recorded.
+        benchmark: run to record in.
+        name: name of the rows, by default the function's.
+    """
+
+    def __init__(
+        self, metrics: Iterable[Metric], benchmark: Benchmark, name: str | None = None
+    ) -> None:
+        self.metrics = tuple(sorted(metrics, key=lambda metric: -getattr(metric, "priority", 0)))
+        self.benchmark = benchmark
+        self.name = name
+        self._entered: ContextVar[tuple[SpanBlock, ...]] = ContextVar("entered", default=())
+
+    def __call__(self, function: F) -> F:
+        """Return the supervised function."""
+        held = getattr(function, "__func__", function)  # of a static or class method
+        name = self.name or str(getattr(held, "__name__", type(held).__name__))
+        metrics = self.benchmark.bind(name, self.metrics)
+        supervised: F = tracked(name=name, metrics=metrics, run=self.benchmark.run)(function)
+        return supervised
+
+    def __enter__(self) -> BenchmarkSupervisor:
+        name = self.name or "block"
+        metrics = self.benchmark.bind(name, self.metrics)
+        block = self.benchmark.run.span(name, metrics=metrics)
+        self._entered.set((*self._entered.get(), block))
+        block.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        *rest, block = self._entered.get()
+        self._entered.set(tuple(rest))
+        block.__exit__(kind, error, traceback)

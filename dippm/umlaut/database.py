@@ -22,8 +22,7 @@ from urllib.parse import quote
 
 from dippm.base.files import is_regular
 from dippm.errors import RunError, shortened
-from dippm.umlaut.pickled import plain_pickle
-from dippm.umlaut.plain_data import Allowance
+from dippm.umlaut.pickled import Allowance, plain_pickle
 
 RUNS, MEASUREMENTS = "benchmark_metadata", "measurement"
 MAGIC = b"SQLite format 3\x00"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dippm.umlaut.plain_data import plain
-
-if TYPE_CHECKING:
-    from dippm.umlaut.benchmark import Benchmark
+from dippm.umlaut.benchmark import Benchmark, plain
 
 
 class _Tracker:

@@ -64,8 +64,7 @@ def _runs(file: str, uuids: Sequence[str]) -> list[StoredRun]:
     from dippm.runs.store.attach import attach_all
     from dippm.runs.store.runs import open_store
     from dippm.umlaut.database import is_umlaut
-    from dippm.umlaut.importing import import_database
-    from dippm.umlaut.stored import attach_again, attach_now
+    from dippm.umlaut.importing import attach_again, attach_now, import_database
 
     path, store = Path(file), file
     if "://" not in file and not path.exists():

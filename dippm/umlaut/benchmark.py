@@ -134,7 +134,7 @@ class Benchmark:
             StoreError: if the store cannot be read.
         """
         if self.mode == "r":
-            from dippm.umlaut.stored import stored_rows
+            from dippm.umlaut.rows import stored_rows
 
             found = stored_rows(self.store, uuid)
         else:

@@ -18,13 +18,14 @@ from dippm.runs.store.folder import RunFolder, spool
 from dippm.runs.store.record import End, Moment, Span, Start, Value
 from dippm.umlaut.database import LONGEST_TEXT, DatabaseRow, moment, read_database
 from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames
-from dippm.umlaut.stored import DATABASE
 
 MOST_RUNS = 10_000
 """Most runs of a database, each of which becomes a folder."""
 MOST = {"memory", "gpumemory"}
 """Sampled kinds whose value is the maximum; that of the others is the mean."""
 SOURCE = "umlaut"
+DATABASE = "umlaut.database"
+"""Tag of an imported run: the name of the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,3 +274,48 @@ def _wall_ns(at: datetime) -> int:
     """Return nanoseconds since 1970 of a time (local if it has no zone), to the microsecond."""
     whole = at.replace(microsecond=0)
     return int(whole.timestamp()) * 1_000_000_000 + at.microsecond * 1000
+
+
+# Imported runs, attached to a store.
+
+
+def attach_now(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
+    """Attach folders to a store; return their number, and why others are still waiting."""
+    from dippm.runs.store.attach import attach
+
+    count = 0
+    for folder in folders:
+        try:
+            attach(folder, store)
+        except RunError as error:
+            return count, f"{error.message}. {error.hint}".strip()
+        count += 1
+    return count, ""
+
+
+def attach_again(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
+    """Attach imported runs to a store that lacks them; return the same as `attach_now`.
+
+    A run that waits for another store goes there first. A run with the same uuid that was not
+    imported is left alone.
+    """
+    from dippm.runs.store.attach import attached_to
+    from dippm.runs.store.folder import read_folder
+    from dippm.runs.store.location import locate_store
+
+    count = 0
+    for folder in folders:
+        try:
+            asked, there = locate_store(store).shown(), attached_to(folder)
+            start = read_folder(folder).start
+            if there == asked or DATABASE not in start.tags:
+                continue
+            waits = start.store and not there and locate_store(start.store).shown() != asked
+            for address in (start.store, store) if waits else (store,):
+                _, waiting = attach_now([folder], address)
+                if waiting:
+                    return count, waiting
+        except RunError as error:
+            return count, f"{error.message}. {error.hint}".strip()
+        count += 1
+    return count, ""

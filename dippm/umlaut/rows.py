@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dippm.errors import MeasurementError
 from dippm.measure.readings import Absent
 from dippm.runs.store.folder import read_folder
 from dippm.runs.store.record import Span, Start, Value
 from dippm.umlaut.descriptions import BEFORE, Logged, descriptions_of, logged_types
+
+if TYPE_CHECKING:
+    from dippm.runs.store.stored_run import StoredRun
 
 HELD_NS = 2_000_000_000
 """Longest time for which a reading of a gauge applies to a later call."""
@@ -81,7 +84,7 @@ def rows_of_folder(folder: Path) -> list[CallRow]:
         RunError: if it holds no run.
     """
     recorded = read_folder(folder)
-    sampled = _read_series(recorded.samples)
+    sampled = _series_of_files(recorded.samples)
     return rows_of(recorded.start, recorded.spans, recorded.values, sampled)
 
 
@@ -284,7 +287,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _read_series(files: Iterable[Path]) -> dict[tuple[str, str], SampledSeries]:
+def _series_of_files(files: Iterable[Path]) -> dict[tuple[str, str], SampledSeries]:
     """Return the readings in sampler files, ignoring unreadable files."""
     from dippm.measure.sampler_file import read
 
@@ -307,4 +310,72 @@ def _read_series(files: Iterable[Path]) -> dict[tuple[str, str], SampledSeries]:
                 both = sorted([*zip(before.time_ns, before.values, strict=True), *pairs])
                 reason = reasons.get(quantity, before.reason)
                 found[key] = SampledSeries([t for t, _ in both], [v for _, v in both], reason)
+    return found
+
+
+# Rows of runs in a store.
+
+
+MOST_RUNS = 1000
+
+
+def stored_rows(store: str, uuid: str = "") -> list[CallRow]:
+    """Attach the runs that wait in the spool, and return the rows of runs in a store.
+
+    Args:
+        store: address of the store.
+        uuid: uuid of one run or its prefix; "" for all.
+
+    Raises:
+        StoreError: if the store cannot be read.
+        RunError: if there is no such run.
+    """
+    from dippm.runs.store.attach import attach_all
+    from dippm.runs.store.runs import open_store
+
+    attach_all()
+    opened = open_store(store)
+    runs = [opened.run(uuid.replace("-", ""))] if uuid else opened.runs(limit=MOST_RUNS)
+    return [
+        row
+        for run in reversed(runs)
+        for row in rows_of(run.start, run.spans, run.values, _series_of_run(run))
+    ]
+
+
+def call_values(
+    run: StoredRun, functions: Iterable[str], metric: str
+) -> dict[str, list[float | Absent]]:
+    """Return a metric of each call of some functions; a sampled one as its value per call.
+
+    Args:
+        run: run in a store.
+        functions: names of the spans.
+        metric: name as in `MeasuredCalls.metrics`; calls without it are left out.
+    """
+    calls = MeasuredCalls(run.start)
+    found: dict[str, list[float | Absent]] = {function: [] for function in functions}
+    sampled: dict[tuple[str, str], SampledSeries] = {}
+    for series in {calls.series(function, metric) for function in found} - {""}:
+        sampled |= _series_of_run(run, series)
+    for span in run.spans:
+        value = calls.value(span, metric, sampled) if span.name in found else None
+        if value is not None:
+            found[span.name].append(value)
+    return found
+
+
+def _series_of_run(run: StoredRun, series: str = "") -> dict[tuple[str, str], SampledSeries]:
+    """Return the readings of all series of a run, or of one series on all devices."""
+    found = {}
+    for column in run.columns:
+        source, _, quantity = column.series.partition(".")
+        source, _, device = source.partition(":")  # present if there are several devices
+        if series not in ("", f"{source}.{quantity}"):
+            continue
+        pairs = zip(column.time_ns.tolist(), column.values.tolist(), strict=True)
+        there = [(at, value) for at, value in pairs if value == value]
+        reason = column.reasons[-1][1] if column.reasons else ""
+        readings = SampledSeries([at for at, _ in there], [value for _, value in there], reason)
+        found[f"{source}.{quantity}", device] = readings
     return found

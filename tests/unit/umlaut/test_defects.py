@@ -31,8 +31,8 @@ from dippm.umlaut import (
     ThroughputMetric,
     TimeMetric,
 )
+from dippm.umlaut.importing import attach_now
 from dippm.umlaut.rows import rows_of_folder
-from dippm.umlaut.stored import attach_now
 
 Script = Callable[..., CompletedProcess[str]]
 BURN = """

@@ -26,7 +26,7 @@ from dippm.umlaut import (
     TimedTTATracker,
     TimeMetric,
 )
-from dippm.umlaut.stored import attach_now
+from dippm.umlaut.importing import attach_now
 
 from .test_import import ROWS, UUID, made
 

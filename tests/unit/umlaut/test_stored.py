@@ -25,9 +25,8 @@ from dippm.umlaut import (
     TimeMetric,
 )
 from dippm.umlaut.descriptions import DESCRIPTIONS, describe_metrics
-from dippm.umlaut.importing import import_database
-from dippm.umlaut.rows import rows_of_folder
-from dippm.umlaut.stored import attach_now, stored_rows
+from dippm.umlaut.importing import attach_now, import_database
+from dippm.umlaut.rows import rows_of_folder, stored_rows
 
 from .test_import import BEGAN, ROWS, UUID, made
 

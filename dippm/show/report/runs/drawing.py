@@ -20,7 +20,7 @@ from dippm.show.report.runs.charts import (
     Parallel,
     RunBar,
 )
-from dippm.umlaut.stored import call_values
+from dippm.umlaut.rows import call_values
 
 Absent = list[tuple[str, str, str]]
 

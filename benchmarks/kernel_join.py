@@ -19,9 +19,9 @@ from statistics import median
 import torch
 
 from dippm.errors import DippmError
+from dippm.measure.kernels import TracedKernel
 from dippm.measure.kernels.join import KernelOwner, join_kernels, kind_of
 from dippm.measure.kernels.profile import profile_step
-from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepare_step
 from dippm.model.frontends import InputSpec, named

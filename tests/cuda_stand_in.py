@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 from dippm.measure.provenance import machine
 from dippm.measure.readings import AbsentSource, Readings, Source
 from dippm.measure.sources import gpm, nvml, nvml_processes

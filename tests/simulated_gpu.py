@@ -26,7 +26,7 @@ from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.memory import MemoryFootprint, MemoryGpu
 from dippm.estimate.models.power import PowerModel, achieved_shares
 from dippm.measure.collected.store import Store
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 from dippm.model.graph.model_graph import ModelGraph
 
 GPU = find("H100-SXM-80GB")

@@ -18,7 +18,7 @@ from dippm.errors import ConditionsError, DippmError, MeasurementError, OutOfMem
 from dippm.estimate.conditions import MAX_BATCH, MODES, PRECISIONS, spelt
 from dippm.measure import sessions
 from dippm.measure.columns import SCHEMA_VERSION
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 from dippm.measure.protocol import PHASES, Regime, Settings
 from dippm.measure.state import LoadWatch, MachineLoad
 from dippm.model.frontends import InputSpec, registry

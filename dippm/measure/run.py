@@ -18,8 +18,8 @@ from dippm.base.progress import tell
 from dippm.measure import context, energy, memory
 from dippm.measure.columns import ENERGY
 from dippm.measure.context import ON_A_CPU, Counters
+from dippm.measure.kernels import TracedKernel, kernel_ms
 from dippm.measure.kernels.profile import profile_step
-from dippm.measure.kernels.record import TracedKernel, kernel_ms
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.provenance import machine
 from dippm.measure.readings import Absent

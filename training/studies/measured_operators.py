@@ -27,7 +27,7 @@ from rich.table import Table
 
 from dippm.errors import DippmError
 from dippm.measure.collected.rows import collected
-from dippm.measure.kernels.record import Part
+from dippm.measure.kernels import Part
 
 PARTS: tuple[str, ...] = get_args(Part)
 KEY = ["device", "mode", "phase"]

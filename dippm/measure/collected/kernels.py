@@ -21,7 +21,7 @@ from dippm.errors import DippmError
 from dippm.measure.collected.journal import NAME as JOURNAL
 from dippm.measure.collected.journal import Row, read_journal, write_whole
 from dippm.measure.columns import KERNEL
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 
 if TYPE_CHECKING:
     import pyarrow as pa

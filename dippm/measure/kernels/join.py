@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 from dippm.model.graph.calls import CallSequence, OperatorCall
 from dippm.model.graph.dialects.names import canonical_name, fold_name
 from dippm.model.graph.model_graph import ModelGraph

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.base.progress import tell
-from dippm.measure.kernels.record import Part, TracedKernel
+from dippm.measure.kernels import Part, TracedKernel
 from dippm.measure.timing import Step
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataset.collected.rows import read
 from dippm.errors import DippmError
 from dippm.measure.collected.kernels import encode_tables
 from dippm.measure.columns import COLUMNS, KERNEL
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 from tests import collected_rows
 
 

@@ -31,7 +31,7 @@ from dippm.measure.collected.rows import collected
 from dippm.measure.collected.shards import arrow_schema, compact, read_shard, shards, write_shard
 from dippm.measure.collected.store import Store, read_rows
 from dippm.measure.columns import COLUMNS
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 
 WORKLOAD = Workload("resnet", {"depth": 18, "block": "basic", "wide": True}, (224, 224))
 MEASURED = {

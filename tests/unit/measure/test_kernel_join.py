@@ -9,9 +9,9 @@ from torch import nn
 
 from dippm.errors import DippmError
 from dippm.measure.collected.kernels import encode_tables, read_table_file
+from dippm.measure.kernels import TracedKernel
 from dippm.measure.kernels.join import KernelOwner, align, join_kernels
 from dippm.measure.kernels.profile import profile_step
-from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepare_step
 from dippm.model.frontends import InputSpec

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from dippm.measure.kernels import TracedKernel, kernel_ms
 from dippm.measure.kernels.profile import profile_step, read_trace
-from dippm.measure.kernels.record import TracedKernel, kernel_ms
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepare_step
 

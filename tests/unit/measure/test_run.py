@@ -5,7 +5,7 @@ import torch
 
 from dippm.measure import context
 from dippm.measure.columns import MEASURED
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.readings import Absent
 from dippm.measure.run import Bench, Wanted

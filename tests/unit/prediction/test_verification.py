@@ -7,7 +7,7 @@ import torch
 import dippm
 from dippm.errors import ConditionsError
 from dippm.measure import state
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 from dippm.measure.measurement import Measurement
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.state import LoadWatch, MachineLoad

@@ -18,8 +18,8 @@ from dataset.join.splits import random_split
 from dippm.devices import find
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.measure.collected.kernels import read_kernels
+from dippm.measure.kernels import kernel_ms
 from dippm.measure.kernels.profile import profile_step
-from dippm.measure.kernels.record import kernel_ms
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepare_step
 from tests import simulated_gpu as simulated

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import dippm
-from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.kernels import TracedKernel
 from training.studies.collected_set import Answer, OperatorLine, lines, operator_lines
 
 

@@ -17,8 +17,8 @@ from statistics import median
 import numpy as np
 
 from dippm.measure.collected.kernels import Kernels
+from dippm.measure.kernels import TracedKernel
 from dippm.measure.kernels.join import join_kernels
-from dippm.measure.kernels.record import TracedKernel
 from dippm.model.graph.model_graph import ModelGraph, OpNode
 from training.hybrid.rows.collected_rows import LONG_KERNEL_MS
 from training.hybrid.rows.examples import Row

@@ -119,7 +119,7 @@ class Bench:
         Returns:
             Columns of `dippm.measure.columns` from timer to provenance; "absent": reasons by
             column; "kernels": the kernel table as JSON-ready rows, see
-            `kernels.record.TracedKernel`, empty if there is none.
+            `kernels.TracedKernel`, empty if there is none.
 
         Raises:
             ConditionsError: if the device cannot run the regime.

@@ -117,7 +117,7 @@ class Condition:
         """Return it as a clause of the store."""
         series, _, number = self.metric.rpartition(".")
         is_summary = series and number in NUMBERS
-        name = f"{SUMMARY}{key(series)}/{number}" if is_summary else key(self.metric)
+        name = f"{SUMMARY}{mlflow_key(series)}/{number}" if is_summary else mlflow_key(self.metric)
         return Clause("metrics", name, self.relation, self.number)
 
 
@@ -185,19 +185,19 @@ _FORBIDDEN = re.compile(r"[^\w.\- :/]", re.ASCII)
 LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG = 250, 6000, 5000
 
 
-def key(name: str) -> str:
+def mlflow_key(name: str) -> str:
     """Return a valid key of MLflow for a name."""
     plain = _FORBIDDEN.sub("_", name).strip("/. ")[:LONGEST_KEY] or "_"
     return re.sub(r"//+", "/", re.sub(r"\.\.+", "_", plain)).replace("/./", "/_/")
 
 
-def keys(names: Iterable[str]) -> dict[str, str]:
+def mlflow_keys(names: Iterable[str]) -> dict[str, str]:
     """Return a unique key for each name."""
     found: dict[str, str] = {}
     taken: set[str] = set()
     counts: dict[str, int] = {}
     for name in names:
-        plain = wanted = key(name)
+        plain = wanted = mlflow_key(name)
         while plain in taken:
             counts[wanted] = counts.get(wanted, 1) + 1
             plain = f"{wanted[: LONGEST_KEY - 8]}_{counts[wanted]}"
@@ -212,13 +212,13 @@ def experiment_folder(name: str) -> str:
     return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def text(value: object, longest: int) -> str:
+def mlflow_text(value: object, longest: int) -> str:
     """Return text that every database accepts: no NUL, no lone surrogates."""
     plain = str(value).replace("\0", "\ufffd").encode(errors="replace").decode()
     return plain if len(plain) <= longest else plain[: longest - 1] + "…"
 
 
-def texts(values: Mapping[str, object], longest: int) -> dict[str, str]:
+def mlflow_texts(values: Mapping[str, object], longest: int) -> dict[str, str]:
     """Return such texts with such keys."""
-    named = keys(values)
-    return {named[name]: text(value, longest) for name, value in values.items()}
+    named = mlflow_keys(values)
+    return {named[name]: mlflow_text(value, longest) for name, value in values.items()}

@@ -17,9 +17,9 @@ from dippm.runs.store.query import (
     LONGEST_PARAM,
     LONGEST_TAG,
     SUMMARY,
-    keys,
-    text,
-    texts,
+    mlflow_keys,
+    mlflow_text,
+    mlflow_texts,
 )
 from dippm.runs.store.record import End, Moment, Start, as_json
 
@@ -143,7 +143,7 @@ def logged_metrics(gathered: RunContents) -> list[LoggedMetric]:
     """
     start = gathered.recorded.start.at.monotonic_ns
     end_ms = gathered.end.at.wall_ns // 1_000_000
-    named = keys(column.series for column in gathered.columns)
+    named = mlflow_keys(column.series for column in gathered.columns)
     found = [
         LoggedMetric(f"{SUMMARY}{named[summary.series]}/{number}", value, end_ms, 0)
         for summary in gathered.summaries
@@ -155,7 +155,7 @@ def logged_metrics(gathered: RunContents) -> list[LoggedMetric]:
             name = f"system/{named[column.series]}"
             found.append(LoggedMetric(name, value, gathered.wall_ms(time_ns), step))
     logged = [v for v in gathered.recorded.values if v.kind == "metric" and _is_number(v.data)]
-    names = keys(dict.fromkeys(value.name for value in logged))
+    names = mlflow_keys(dict.fromkeys(value.name for value in logged))
     counts: dict[str, int] = {}
     for item in logged:
         count = counts[item.name] = counts.get(item.name, -1) + 1
@@ -168,7 +168,7 @@ def logged_metrics(gathered: RunContents) -> list[LoggedMetric]:
 
 def logged_params(start: Start) -> dict[str, str]:
     """Return the params."""
-    return texts(start.params, LONGEST_PARAM)
+    return mlflow_texts(start.params, LONGEST_PARAM)
 
 
 def logged_tags(gathered: RunContents) -> dict[str, str]:
@@ -185,14 +185,14 @@ def logged_tags(gathered: RunContents) -> dict[str, str]:
         "description": start.description[:500],
     }
     tags = {
-        **texts(start.tags, LONGEST_TAG),
-        **texts({f"environment/{k}": v for k, v in start.environment.items()}, LONGEST_TAG),
-        **texts({f"absent/{name}": reason for name, reason in absent.items()}, LONGEST_TAG),
-        "mlflow.note.content": text(start.description, LONGEST_TAG),
+        **mlflow_texts(start.tags, LONGEST_TAG),
+        **mlflow_texts({f"environment/{k}": v for k, v in start.environment.items()}, LONGEST_TAG),
+        **mlflow_texts({f"absent/{name}": reason for name, reason in absent.items()}, LONGEST_TAG),
+        "mlflow.note.content": mlflow_text(start.description, LONGEST_TAG),
         ABOUT: json.dumps(shown),
     }
     if start.group:
-        tags[GROUP] = text(start.group, LONGEST_TAG)
+        tags[GROUP] = mlflow_text(start.group, LONGEST_TAG)
     return tags
 
 

@@ -34,8 +34,8 @@ from dippm.runs.store.query import (
     RunEntry,
     check_length,
     holds,
+    mlflow_text,
     run_fields,
-    text,
 )
 from dippm.runs.store.record import NOTHING, RUN_TAG, Start
 from dippm.runs.store.run_contents import (
@@ -159,7 +159,7 @@ class RunStore:
         check_length(search)
         parsed = [Condition.parse(condition) for condition in where]
         clauses = [COMPLETED, *(condition.clause() for condition in parsed)]
-        named = None if experiment is None else text(experiment, 250)
+        named = None if experiment is None else mlflow_text(experiment, 250)
         with failures_of(self.location, "cannot read"):
             found = (
                 run
@@ -274,10 +274,10 @@ class RunStore:
 
     def _create(self, start: Start) -> str:
         return self._runs.create(
-            text(start.experiment or "default", 250),
+            mlflow_text(start.experiment or "default", 250),
             start.at.wall_ns // 1_000_000,
             {UUID: start.uuid},
-            text(start.name, 250) or start.uuid[:8],
+            mlflow_text(start.name, 250) or start.uuid[:8],
         )
 
     def _put(self, gathered: RunContents, id_: str) -> None:
@@ -312,11 +312,11 @@ class RunStore:
             return tuple(beside.id for beside in self._workload_runs(run.uuid))
 
     def _workload_runs(self, uuid: str) -> Iterator[RunEntry]:
-        return self._runs.find([Clause("tags", RUN_TAG, "=", text(uuid, 64))])
+        return self._runs.find([Clause("tags", RUN_TAG, "=", mlflow_text(uuid, 64))])
 
     def _find_uuid(self, uuid: str) -> RunEntry | None:
         """Return MLflow's run with a uuid; a retried request may have created several."""
-        found = list(self._runs.find([Clause("tags", UUID, "=", text(uuid, 64))]))
+        found = list(self._runs.find([Clause("tags", UUID, "=", mlflow_text(uuid, 64))]))
         found.sort(key=lambda run: (COMPLETE not in run.tags, run.id))
         for further in found[1:]:
             self._runs.delete(further.id)

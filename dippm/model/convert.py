@@ -12,8 +12,12 @@ from typing import Any
 from dippm.errors import ConversionError
 from dippm.model import frontends, graph
 from dippm.model.frontends import InputSpec
-from dippm.model.frontends.deadline import time_limit
-from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, time_factor
+from dippm.model.frontends.limits import (
+    DEFAULT_MEMORY_LIMIT_MB,
+    DEFAULT_TIMEOUT_S,
+    time_factor,
+    time_limit,
+)
 from dippm.model.graph import ModelGraph
 
 LEAST_S = 5.0

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dippm.model.frontends import deadline, worker
-from dippm.model.frontends.deadline import OutOfTimeError, time_limit
+from dippm.model.frontends import limits, worker
+from dippm.model.frontends.limits import OutOfTimeError, time_limit
 
 PROFILED = """
 import sys
-from dippm.model.frontends.deadline import OutOfTimeError, time_limit
+from dippm.model.frontends.limits import OutOfTimeError, time_limit
 
 with time_limit(60.0):
     pass
@@ -52,7 +52,7 @@ def test_work_that_takes_longer_is_interrupted_where_it_is(
     work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once more where the work swallows it."""
-    monkeypatch.setattr(deadline, "REPEAT_S", 0.01)
+    monkeypatch.setattr(limits, "REPEAT_S", 0.01)
     with pytest.raises(TimeoutError, match=r"longer than 0\.01 s") as caught, time_limit(0.01):
         work()
     assert isinstance(caught.value.__cause__, OutOfTimeError)
@@ -69,13 +69,13 @@ def test_a_profiler_goes_on_after_it(moment: str) -> None:
 def test_an_interruption_that_comes_too_late_is_met_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work ends while the error is on its way: nothing meets it afterwards."""
     raised = threading.Event()
-    really_raise = deadline._raise_in
+    really_raise = limits._raise_in
 
     def raise_in(thread: int) -> None:
         really_raise(thread)
         raised.set()
 
-    monkeypatch.setattr(deadline, "_raise_in", raise_in)
+    monkeypatch.setattr(limits, "_raise_in", raise_in)
     try:
         with time_limit(0.01):
             raised.wait()  # one call into C: the error is met after it, at the end of the block

@@ -18,7 +18,7 @@ import torch
 from dippm.base import files
 from dippm.errors import ModelFileError, ModelNotFoundError, UnknownFormatError
 from dippm.model import frontends
-from dippm.model.frontends import cache, paddle, registry, zip_names
+from dippm.model.frontends import cache, containers, paddle, registry
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
 
@@ -194,7 +194,7 @@ def archive(path, count):
 
 def test_an_archive_of_very_many_members_is_not_indexed(tmp_path):
     archive(path := tmp_path / "model.pt", 70_000)  # more than an archive without ZIP64 can count
-    assert sum(1 for _ in zip_names.member_names(path)) == 70_000
+    assert sum(1 for _ in containers.member_names(path)) == 70_000
     tracemalloc.start()
     try:
         with pytest.raises(UnknownFormatError):
@@ -206,7 +206,7 @@ def test_an_archive_of_very_many_members_is_not_indexed(tmp_path):
 
 def test_an_archive_of_more_members_than_any_model(tmp_path, monkeypatch):
     archive(path := tmp_path / "model.pt", 3000)
-    monkeypatch.setattr(zip_names, "MAX_DIRECTORY_BYTES", 100_000)
+    monkeypatch.setattr(containers, "MAX_DIRECTORY_BYTES", 100_000)
     assert "is not a model" in refused(path).message
 
 
@@ -220,7 +220,7 @@ def test_names_are_those_that_zipfile_finds(tmp_path):
     (tmp_path / "behind.zip").write_bytes(b"x" * 500 + (tmp_path / "plain.zip").read_bytes())
     for path in tmp_path.glob("*.zip"):
         with zipfile.ZipFile(path) as opened:
-            assert list(zip_names.member_names(path)) == opened.namelist()
+            assert list(containers.member_names(path)) == opened.namelist()
 
 
 def test_damaged_archives_are_damaged(tmp_path):

@@ -35,9 +35,9 @@ from dippm.errors import (
     shortened,
 )
 from dippm.model.frontends import keras_allowlist
-from dippm.model.frontends.deadline import innermost_part
+from dippm.model.frontends.containers import member_names, objects_in
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.objects import objects_in
+from dippm.model.frontends.limits import innermost_part
 from dippm.model.frontends.savedmodel import at_any_batch, convert
 from dippm.model.frontends.tensorflow_inputs import (
     BoundInputs,
@@ -47,7 +47,6 @@ from dippm.model.frontends.tensorflow_inputs import (
 )
 from dippm.model.frontends.worker import locating, step
 from dippm.model.frontends.worker_errors import no_process_error
-from dippm.model.frontends.zip_names import member_names
 from dippm.model.relax.raw_graph import RawGraph
 
 NAME = "keras"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dippm.errors import ConversionError, UnsafeModelError
-from dippm.model.frontends.objects import objects_in
+from dippm.model.frontends.containers import objects_in
 
 LAYERS = frozenset(
     """

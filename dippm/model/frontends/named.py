@@ -23,8 +23,8 @@ from dippm.errors import (
     UnknownNameError,
     UnsafeModelError,
 )
+from dippm.model.frontends.containers import objects_in
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.objects import objects_in
 from dippm.model.frontends.torch.input_shapes import FRAMES
 from dippm.model.frontends.torch.usual_inputs import chosen
 from dippm.model.frontends.worker import step

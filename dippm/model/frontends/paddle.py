@@ -23,10 +23,15 @@ from dippm.errors import (
     ModelNotFoundError,
 )
 from dippm.model.frontends import registry
+from dippm.model.frontends.containers import objects_in
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.objects import objects_in
-from dippm.model.frontends.paddle_layers import layers_of, name_nodes, outer_operators
-from dippm.model.frontends.paddle_rewrites import name_groups, rewrite
+from dippm.model.frontends.paddle_rewrites import (
+    layers_of,
+    name_groups,
+    name_nodes,
+    outer_operators,
+    rewrite,
+)
 from dippm.model.frontends.worker import step
 from dippm.model.relax.raw_graph import RawGraph
 

@@ -24,8 +24,8 @@ from dippm.errors import (
     UnknownFormatError,
     UnsafeModelError,
 )
-from dippm.model.frontends.deadline import Frames, frames_of, innermost_part, time_limit
 from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.limits import Frames, frames_of, innermost_part, time_limit
 from dippm.model.frontends.torch.archive import archive_kind, load_pickled
 from dippm.model.frontends.worker import locating, step
 from dippm.model.frontends.worker_errors import out_of_time_error

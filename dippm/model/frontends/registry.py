@@ -34,8 +34,8 @@ from dippm.errors import (
     UntestedVersionWarning,
 )
 from dippm.model.frontends import named, plugins, unsupported_formats
+from dippm.model.frontends.containers import is_broken
 from dippm.model.frontends.frontend import Frontend
-from dippm.model.frontends.zip_names import is_broken
 
 ADDRESSES = frozenset({"ftp:", "gs:", "http:", "https:", "s3:"})
 _HUB_ADDRESS = re.compile(

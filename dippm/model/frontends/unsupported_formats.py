@@ -18,8 +18,8 @@ from zipfile import BadZipFile
 
 from dippm.base import files
 from dippm.errors import ModelFileError, shortened
-from dippm.model.frontends.zip_names import MAGIC as ZIP_MAGIC
-from dippm.model.frontends.zip_names import member_names
+from dippm.model.frontends.containers import MAGIC as ZIP_MAGIC
+from dippm.model.frontends.containers import member_names
 
 CONFIG = "config.json"
 MOST_JSON_BYTES = 4 << 20

@@ -37,9 +37,13 @@ from dippm.base.process import (
 )
 from dippm.base.progress import listening, sized, tell
 from dippm.errors import ConversionError, DippmError, SandboxWarning
-from dippm.model.frontends.deadline import Frames
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, time_factor
+from dippm.model.frontends.limits import (
+    DEFAULT_MEMORY_LIMIT_MB,
+    DEFAULT_TIMEOUT_S,
+    Frames,
+    time_factor,
+)
 from dippm.model.frontends.worker_errors import (
     find_memory_error,
     from_document,

@@ -15,8 +15,8 @@ from zipfile import BadZipFile
 
 from dippm.base import files
 from dippm.errors import FrameworkNotInstalledError, ModelFileError, UnsafeModelError
+from dippm.model.frontends.containers import MAGIC, member_names
 from dippm.model.frontends.unsupported_formats import hub_folder_hint
-from dippm.model.frontends.zip_names import MAGIC, member_names
 from dippm.model.vision_operators import declare_vision_operators
 
 ArchiveKind = Literal["pt2", "torchscript", "pickle", "legacy pickle"]

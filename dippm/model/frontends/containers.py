@@ -1,6 +1,7 @@
-"""Names of a zip archive's members, read from its directory without an object per member.
+"""What an untrusted container holds: the members of a zip archive, the objects of a JSON document.
 
-`zipfile` needs 60 µs and 800 bytes per member, before it is known whether the file is a model.
+Names of members are read from the archive's directory without an object per member: `zipfile` needs
+60 µs and 800 bytes per member, before it is known whether the file is a model.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 from dippm.base import files
@@ -88,3 +90,18 @@ def _directory(path: Path) -> bytes:
             raise BadZipFile("its list of members would begin before the file")
         file.seek(end - length)
         return file.read(length)
+
+
+def objects_in(document: Any) -> Iterator[dict[str, Any]]:
+    """Yield each object of a document at any depth; enter it only when the next is requested.
+
+    So the caller can remove parts of an object before they are entered.
+    """
+    stack = [document]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            yield item
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)

@@ -250,7 +250,7 @@ def _export(model: Any, examples: tuple[Any, ...]) -> Any:
     import torch
 
     from dippm.model.frontends.torch.lifetimes import annotate_lifetimes, watch_lifetimes
-    from dippm.model.relax.torch_tracing import without_source
+    from dippm.model.relax.torch_programs import without_source
 
     with torch.no_grad(), without_source(), watch_lifetimes(model) as lifetimes:
         program = torch.export.export(model, examples, strict=False)

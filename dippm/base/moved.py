@@ -69,8 +69,10 @@ _SECTIONS = {
     "model.frontends.keras_allowlist": "keras_allowed",
     "model.frontends.limits": "deadline",
     "model.frontends.paddle_rewrites": "paddle_layers paddle_mends",
-    "model.frontends.torch.paths": "places",
-    "model.frontends.torch.prepare": "module_surgery",
+    "model.frontends.torch.call": "program",
+    "model.frontends.torch.higher_order_operators": "control_flow",
+    "model.frontends.torch.paths": "places script_paths",
+    "model.frontends.torch.prepare": "module_surgery quantized",
     "model.frontends.torch.script": "script_sizes",
     "model.frontends.torch.usual_inputs": "packed",
     "model.frontends.unsupported_formats": "unread_formats",
@@ -84,6 +86,7 @@ _SECTIONS = {
     "model.relax.onnx.inputs": "batch",
     "model.relax.onnx.model": "functions well_formed",
     "model.relax.onnx.tracing": "block",
+    "model.relax.torch_programs": "torch_data_flow torch_namespaces torch_tracing",
     "runs.colocation.allocation": "ending seating",
     "runs.colocation.instance_removal": "removal undoing",
     "runs.colocation.neighbour_runs": "shared_energy together",
@@ -120,6 +123,9 @@ MERGED = {
     f"{where.rpartition('.')[0]}.{name}": where
     for where, names in _SECTIONS.items()
     for name in names.split()
+} | {
+    "model.frontends.torch.foreign_operators": "model.relax.torch_programs",
+    "model.relax.without_torch": "model.relax",
 }
 """Modules that were renamed, or became a section of another one → that one, within `dippm`."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dippm.model.frontends import load
-from dippm.model.frontends.torch import script_paths
+from dippm.model.frontends.torch.paths import script_operators
 from dippm.model.graph import ModelGraph, build
 from tests.frontends.test_parity import input_shape
 from tests.frontends.twins.writers import Writers
@@ -103,7 +103,7 @@ def test_naming_leaves_a_scripted_module_as_it_was():
     module = scripted(Net().eval(), "script")
     stages = dict(module.named_modules())["stages"]
     before = str(module.graph), str(stages.graph)
-    assert script_paths.script_operators(module)
+    assert script_operators(module)
     assert (str(module.graph), str(stages.graph)) == before
 
 

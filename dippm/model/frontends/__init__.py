@@ -118,7 +118,7 @@ def _save(source: Any, kind: str, folder: Path) -> Path:
 def _is_whole_in_a_file(script: Any) -> bool:
     """Return whether a scripted module uses no operator that only this process has."""
     from dippm.model.frontends.torch.script import check_not_rewritten, operators
-    from dippm.model.relax.torch_namespaces import OWN
+    from dippm.model.relax.torch_programs import OWN
 
     check_not_rewritten(script)
     return {name.partition("::")[0] for name in operators(script)} <= OWN

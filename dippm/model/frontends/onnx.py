@@ -39,7 +39,7 @@ def accepts(path: Path) -> bool:
 def prepare() -> None:
     """Import what every conversion needs, while the caller still works."""
     _require_onnx()
-    from dippm.model.relax.without_torch import import_tvm
+    from dippm.model.relax import import_tvm
 
     import_tvm()
     from dippm.model.relax.onnx import importer, model  # noqa: F401
@@ -87,10 +87,10 @@ def load_bytes(
         ModelFileError: one of its subclasses, with the next step in `hint`.
     """
     _require_onnx()
+    from dippm.model.relax import import_tvm
     from dippm.model.relax.onnx.at_marker import trace_at_marker
     from dippm.model.relax.onnx.declared import declared_inputs
     from dippm.model.relax.onnx.inputs import Binding, match_request
-    from dippm.model.relax.without_torch import import_tvm
 
     with _blame_file(name):
         model = _parse(data, folder, name)

@@ -112,7 +112,7 @@ class ProgramBytes:
     Attributes:
         data: the serialized program.
         batch, batch_is_symbolic, notes: see `Exported`.
-        schemas: schemas of operators unknown to the worker, see `foreign_operators`.
+        schemas: schemas of operators unknown to the worker, see `foreign_schemas`.
     """
 
     data: bytes
@@ -147,8 +147,7 @@ def export_bytes(
     import torch
 
     from dippm.model.frontends.torch.export import export, strip_program
-    from dippm.model.frontends.torch.foreign_operators import foreign_schemas
-    from dippm.model.relax.torch_data_flow import with_data_flow
+    from dippm.model.relax.torch_programs import foreign_schemas, with_data_flow
 
     buffer = io.BytesIO()
     try:
@@ -189,12 +188,13 @@ def load_program(
     """Convert the result of `export_bytes`; it is our own file, so it needs no trust."""
     import torch
 
-    from dippm.model.frontends.torch import data_dependent_sizes, foreign_operators
+    from dippm.model.frontends.torch import data_dependent_sizes
     from dippm.model.frontends.torch.export import Exported
+    from dippm.model.relax.torch_programs import declare_foreign
 
     step("reading the exported program")
     data_dependent_sizes.declare()
-    foreign_operators.declare(schemas)
+    declare_foreign(schemas)
     with quiet():
         program = torch.export.load(path)
         return _to_graph(Exported(program, batch, batch_is_symbolic, tuple(notes)))

@@ -20,5 +20,28 @@ tensorflow spelling of operators               flattening, loops, translation; T
 ========== =================================== =================================================
 
 Paddle files arrive as ONNX, Keras files as TensorFlow graphs. `walk` reads a Relax function into a
-`RawGraph`, the only type that other packages see; `without_torch` imports TVM without torch.
+`RawGraph`, the only type that other packages see; `import_tvm` imports TVM without torch.
 """
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+
+def import_tvm() -> None:
+    """Import TVM, and prevent it from importing torch if that is not imported yet.
+
+    Alone it imports torch if it can, which costs a second or more and 200 MB.
+    TVM works without torch, except for the direct exchange of tensors between the two, which no
+    conversion uses. Torch itself can still be imported later.
+    """
+    if "tvm" in sys.modules or "torch" in sys.modules:
+        importlib.import_module("tvm")
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module("tvm")
+        importlib.import_module("tvm.relax")
+    finally:
+        del sys.modules["torch"]

@@ -23,8 +23,7 @@ from dippm.model.relax.lifetimes import STEP, UNTIL, Lifetime
 from dippm.model.relax.opaque import COMPLEX, opaque_call
 from dippm.model.relax.paths import PathBuilder, with_execution, with_lifetimes, with_paths
 from dippm.model.relax.raw_graph import Attribute
-from dippm.model.relax.torch_data_flow import with_data_flow
-from dippm.model.relax.torch_namespaces import is_foreign
+from dippm.model.relax.torch_programs import is_foreign, with_data_flow
 
 Converter = Callable[[Node], Any]
 

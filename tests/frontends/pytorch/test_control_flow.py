@@ -105,7 +105,7 @@ def test_programs_in_files_are_read_alike(tmp_path):
 
 
 def test_a_loop_that_is_too_long_is_named(monkeypatch):
-    monkeypatch.setattr("dippm.model.frontends.torch.control_flow.MAX_STEPS", 4)
+    monkeypatch.setattr("dippm.model.frontends.torch.higher_order_operators.MAX_STEPS", 4)
     module, given, *_ = CASES["rows"]
     graph = build(pytorch.convert_module(module.eval(), InputSpec.parse(given)))
     assert list(graph.unknown_ops) == ["aten.map_impl"]

@@ -30,13 +30,13 @@ from dippm.model.frontends.torch.constant_folding import (
     ConstantTensors,
     settings_of,
 )
-from dippm.model.frontends.torch.control_flow import unfold_control_flow
 from dippm.model.frontends.torch.data_dependent_sizes import UpperBoundSizes, with_positions
 from dippm.model.frontends.torch.experts import Experts
 from dippm.model.frontends.torch.gradients import GradientRequests, trace_with_gradients
 from dippm.model.frontends.torch.higher_order_operators import (
     autocast_without_data,
     inline_regions,
+    unfold_control_flow,
     with_plain_attention,
 )
 from dippm.model.frontends.torch.lifetimes import annotate_lifetimes, watch_lifetimes
@@ -52,8 +52,7 @@ from dippm.model.frontends.torch.signature import (
     forward_parameters,
     shape_hint,
 )
-from dippm.model.relax.torch_data_flow import with_whole_batches
-from dippm.model.relax.torch_tracing import without_source
+from dippm.model.relax.torch_programs import with_whole_batches, without_source
 
 TRUTH = (
     "input {name} was taken for truth values that select rows (its sizes fit what it indexes); "

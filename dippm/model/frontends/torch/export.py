@@ -23,12 +23,17 @@ from dippm.model.frontends.torch.batch_check import (
     same_work,
     watch_sequences,
 )
-from dippm.model.frontends.torch.call import Leaf, ModelCall
+from dippm.model.frontends.torch.call import Leaf, ModelCall, call_of_program, is_static
 from dippm.model.frontends.torch.candidates import Attempt
 from dippm.model.frontends.torch.constant_folding import constant_tensors
-from dippm.model.frontends.torch.prepare import evaluating, on_meta, unwrapped, without_weights
-from dippm.model.frontends.torch.program import call_of_program, is_static
-from dippm.model.frontends.torch.quantized import quantization_notes, with_float_layers
+from dippm.model.frontends.torch.prepare import (
+    evaluating,
+    on_meta,
+    quantization_notes,
+    unwrapped,
+    with_float_layers,
+    without_weights,
+)
 from dippm.model.frontends.torch.script import check_not_rewritten, with_hidden_scripts
 from dippm.model.frontends.torch.signature import candidate_calls
 

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from dippm.model.relax.torch_tracing import without_source
+from dippm.model.relax.torch_programs import without_source
 
 _ENGINE = "_engine_run_backward"
 _WORDS = ("does not require grad", "object has no attribute 'constant'")

@@ -2,7 +2,8 @@
 
 `torch.export` records the stack of modules that ran. Where it cannot look inside, paths come from
 elsewhere: those of a program in a file from its first export, those of a scripted module from its
-own graph and the tree of its weights.
+own graph and the tree of its weights. A scripted module runs without calling the modules in it, so
+its methods are walked call by call, and matched with the exported operators.
 """
 
 from __future__ import annotations
@@ -12,21 +13,16 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
-
-from dippm.model.frontends.torch.script_paths import Owners, of_script
-
-if TYPE_CHECKING:
-    import torch
 
 STACK = "nn_module_stack"
 _REPEATED = re.compile(r"@\d+")
@@ -49,7 +45,7 @@ def note_paths(
     outer = [[_within(path, prefix) for path in _stack_of(node)[:-1]] for node in nodes]
     if not any(inner):
         owners = _owners(program, nodes, module)
-        inner = _of_first_export(nodes, module) or of_script(nodes, module, owners)
+        inner = _of_first_export(nodes, module) or _of_script(nodes, module, owners)
         outer = [[] for _ in nodes]
     for node, path, callers in zip(nodes, inner, outer, strict=True):
         stack = [*(caller for caller in callers if caller != path), path]
@@ -86,7 +82,7 @@ def _of_first_export(nodes: list[Node], module: torch.nn.Module) -> list[str] | 
     return [path_of(node) for node in before]
 
 
-def _owners(program: ExportedProgram, nodes: list[Node], module: torch.nn.Module) -> Owners:
+def _owners(program: ExportedProgram, nodes: list[Node], module: torch.nn.Module) -> _Owners:
     """Return the modules that own the first weight read by each operator."""
     found: dict[int, list[str]] = {}
     for name, tensor in _weights(module):
@@ -107,6 +103,109 @@ def _owners(program: ExportedProgram, nodes: list[Node], module: torch.nn.Module
 def _weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
+
+
+# Paths of a scripted module's operators, from its own graphs.
+
+_Owners = list[tuple[str, ...]]
+_CALL = "dippm::call"
+_DEEPEST = 100
+
+
+def _of_script(nodes: list[Node], module: torch.nn.Module, owners: _Owners) -> list[str]:
+    """Return the paths of a scripted module's operators, at least of those that read weights.
+
+    The operators that ran appear in the module's graph in the same order, between those of
+    branches not taken. If their first and their last possible match agree with each other and
+    with the owners of all weights, the path is certain.
+    """
+    by_weights = [own[0] if own else "" for own in owners]
+    listed = script_operators(module)
+    kinds = [kind for kind, _ in listed]
+    names = [str(getattr(node.target, "__name__", "")).partition(".")[0] for node in nodes]
+    known = set(kinds)
+    asked = [i for i, name in enumerate(names) if name in known]
+    first = _match_in_order([names[i] for i in asked], kinds)
+    last = _match_in_order([names[i] for i in reversed(asked)], kinds[::-1])
+    if first is None or last is None:
+        return by_weights
+    paths = list(by_weights)
+    for i, start, end in zip(asked, first, reversed(last), strict=True):
+        path = listed[start][1]
+        if path == listed[len(listed) - 1 - end][1]:
+            if owners[i] and path not in owners[i]:
+                return by_weights
+            paths[i] = path
+    return paths
+
+
+def _match_in_order(names: Iterable[str], kinds: Sequence[str]) -> list[int] | None:
+    """Return the first positions of names in `kinds`, in order; None if there are none."""
+    positions, at = [], 0
+    for name in names:
+        try:
+            at = kinds.index(name, at) + 1
+        except ValueError:
+            return None
+        positions.append(at - 1)
+    return positions
+
+
+def script_operators(module: torch.nn.Module) -> list[tuple[str, str]]:
+    """Return (operator, path) of each operator of a scripted module, branches included."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return []
+    try:
+        return list(_script_method(module, "forward", "", 0))
+    except (AttributeError, RuntimeError, LookupError):
+        return []
+
+
+def _script_method(module: Any, name: str, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the operators of a method and of the methods it calls."""
+    if depth > _DEEPEST:
+        raise LookupError("methods that call each other")
+    graph = getattr(module, name).graph.copy()
+    calls = _keep_calls(graph)
+    torch._C._jit_pass_inline(graph)  # functions only: method calls are hidden
+    held = {next(graph.inputs()).debugName(): (module, path)}
+    for node in flat(graph):
+        kind = node.kind()
+        value = node.inputsAt(0).debugName() if node.inputsSize() else ""
+        if kind == "prim::GetAttr" and value in held:
+            owner, place = held[value]
+            attribute = getattr(owner, node.s("name"), None)
+            if isinstance(attribute, torch.nn.Module):
+                at = f"{place}.{node.s('name')}" if place else node.s("name")
+                held[node.output().debugName()] = (attribute, at)
+        elif kind == _CALL:
+            owner, place = held[value]
+            yield from _script_method(owner, calls[node.i("number")], place, depth + 1)
+        elif kind.startswith("aten::") and any(str(o.type()) == "Tensor" for o in node.outputs()):
+            yield kind.removeprefix("aten::"), path
+
+
+def _keep_calls(graph: Any) -> list[str]:
+    """Hide method calls from the inliner, in place; return the names of the methods."""
+    calls: list[str] = []
+    for node in list(graph.findAllNodes("prim::CallMethod")):
+        hidden = graph.create(_CALL, list(node.inputs()), node.outputsSize())
+        hidden.i_("number", len(calls))
+        calls.append(node.s("name"))
+        hidden.insertBefore(node)
+        for before, after in zip(node.outputs(), hidden.outputs(), strict=True):
+            after.setType(before.type())
+            before.replaceAllUsesWith(after)
+        node.destroy()
+    return calls
+
+
+def flat(block: Any) -> Iterator[Any]:
+    """Yield the nodes of a TorchScript graph and of its nested blocks."""
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from flat(inner)
 
 
 # The line of a model's own code at which an error arose.

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from dippm.errors import ConversionError
-from dippm.model.frontends.torch.paths import LONGEST_LINE
+from dippm.model.frontends.torch.paths import LONGEST_LINE, flat
 from dippm.model.frontends.torch.prepare import with_parts
-from dippm.model.frontends.torch.script_paths import flat
 
 _FILE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 _HERE = "<--- HERE"

@@ -1,16 +1,23 @@
-"""Explicit data flow for programs that update memory in place. Needs no TVM."""
+"""Exported PyTorch programs before translation: explicit data flow, operators of other libraries.
+
+A program that updates memory in place gets functional operators if its data flow is hidden. One
+that names operators of other libraries can only be read where they are declared: their schemas
+suffice, because the program contains all shapes and nothing is run. Needs no TVM.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.node import _side_effectful_functions
 
-from dippm.model.relax.torch_tracing import without_source
+from dippm.model.vision_operators import declare_vision_operators
 
 _MAPPED = ("_add_batch_dim", "_remove_batch_dim")
 """Operators by which `torch.vmap` removes the mapped axis and restores it."""
@@ -129,3 +136,70 @@ def _alias_arguments(node: Node) -> tuple[Node | None, Node | None]:
         if argument.alias_info.is_write:
             written = value
     return shared, written
+
+
+@contextmanager
+def without_source() -> Iterator[None]:
+    """Do not record source lines of operators, or generate code for graphs, in the block."""
+    before = torch.fx.config.do_not_emit_stack_traces
+    torch.fx.config.do_not_emit_stack_traces = True
+    try:
+        with _use_lazy_graph_module(True):
+            yield
+    finally:
+        torch.fx.config.do_not_emit_stack_traces = before
+
+
+# Operators of other libraries, which the exporting process has and the worker may lack.
+
+OWN = frozenset(
+    {"aten", "dippm", "higher_order", "inductor", "prim", "prims", "quantized", "torchvision"}
+)
+"""Namespaces with operators of known meaning; "dippm" contains our own."""
+
+
+def is_foreign(target: object) -> bool:
+    """Return whether the target of a call is an operator of another library."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace not in OWN
+
+
+_VISION = "torchvision"
+_libraries: list[Any] = []
+"""Keeps the declarations alive; each ends with its object."""
+
+
+def foreign_schemas(program: ExportedProgram) -> tuple[str, ...]:
+    """Return the sorted schemas of a program's operators that are not part of torch.
+
+    Those of torchvision are included: a worker that reads a program has not imported it.
+    """
+    found = set()
+    for graph_module in program.graph_module.modules():
+        graph = getattr(graph_module, "graph", None)
+        for node in getattr(graph, "nodes", ()):
+            if is_foreign(node.target) or getattr(node.target, "namespace", "") == _VISION:
+                found.add(str(node.target._schema))
+    return tuple(sorted(found))
+
+
+def declare_foreign(schemas: Iterable[str]) -> None:
+    """Declare missing operators, for the life of the process.
+
+    Those of torchvision are left to its own import if it is installed.
+    """
+    schemas = tuple(schemas)
+    if any(schema.startswith(_VISION + "::") for schema in schemas):
+        declare_vision_operators()
+    for schema in schemas:
+        if _is_known(schema.partition("(")[0]):
+            continue
+        namespace, _, definition = schema.partition("::")
+        library = torch.library.Library(namespace, "FRAGMENT")
+        library.define(definition)
+        _libraries.append(library)
+
+
+def _is_known(name: str) -> bool:
+    namespace, _, rest = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), rest.partition(".")[0], None)
+    return packet is not None and (rest.partition(".")[2] or "default") in packet.overloads()

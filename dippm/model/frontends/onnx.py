@@ -89,8 +89,7 @@ def load_bytes(
     _require_onnx()
     from dippm.model.relax import import_tvm
     from dippm.model.relax.onnx.at_marker import trace_at_marker
-    from dippm.model.relax.onnx.declared import declared_inputs
-    from dippm.model.relax.onnx.inputs import Binding, match_request
+    from dippm.model.relax.onnx.inputs import Binding, declared_inputs, match_request
 
     with _blame_file(name):
         model = _parse(data, folder, name)

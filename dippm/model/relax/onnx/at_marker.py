@@ -15,7 +15,7 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.model.relax.onnx.inputs import Binding
 from dippm.model.relax.onnx.rebatch import Rebatch
 from dippm.model.relax.onnx.trace import trace
-from dippm.model.relax.onnx.values import BatchIsTimeError, ShapeMismatchError, Trace
+from dippm.model.relax.onnx.tracing import BatchIsTimeError, ShapeMismatchError, Trace
 
 
 @dataclass(frozen=True, slots=True)

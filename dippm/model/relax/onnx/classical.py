@@ -17,8 +17,13 @@ from onnx import TensorProto
 
 from dippm.model.relax.onnx.fold import NUMPY_TYPES
 from dippm.model.relax.onnx.fused import Fused
-from dippm.model.relax.onnx.tracing import Tracing
-from dippm.model.relax.onnx.values import Tensor, UnsupportedError, malformed_error, message_start
+from dippm.model.relax.onnx.tracing import (
+    Tensor,
+    Tracing,
+    UnsupportedError,
+    malformed_error,
+    message_start,
+)
 
 DOMAIN = "ai.onnx.ml"
 FOREST = "a forest of decision trees"

@@ -16,11 +16,12 @@ import onnx
 from onnx import TensorProto
 
 from dippm.model.relax.onnx.fold import Array
-from dippm.model.relax.onnx.tracing import Block, Tracing
-from dippm.model.relax.onnx.values import (
+from dippm.model.relax.onnx.tracing import (
     BatchFixedError,
+    Block,
     Tensor,
     TracedStep,
+    Tracing,
     UnsupportedError,
     how_to_give_values,
     malformed_error,

@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto
 
 from dippm.model.relax.onnx.infer import Type
-from dippm.model.relax.onnx.values import (
+from dippm.model.relax.onnx.tracing import (
     DEFAULT_DOMAINS,
     Tensor,
     TracedStep,

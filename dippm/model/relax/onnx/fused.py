@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from dippm.model.relax.onnx.tracing import Tracing
-from dippm.model.relax.onnx.values import Tensor, UnsupportedError
+from dippm.model.relax.onnx.tracing import Tensor, Tracing, UnsupportedError
 
 Attributes = Mapping[str, Any]
 CONTRIBUTED = "com.microsoft"

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from dippm.model.relax.onnx.fold import NUMPY_TYPES
-from dippm.model.relax.onnx.values import (
+from dippm.model.relax.onnx.tracing import (
     DEFAULT_DOMAINS,
     MAX_KNOWN_ELEMENTS,
     ShapeMismatchError,

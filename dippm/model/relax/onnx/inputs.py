@@ -12,17 +12,106 @@ from difflib import get_close_matches
 from math import prod
 
 import numpy as np
+import onnx
 
 from dippm.errors import InputShapeError
-from dippm.model.relax.onnx.declared import (
-    DeclaredInput,
-    Size,
-    example,
-    list_inputs,
-    text,
-    where_batch,
-)
 from dippm.model.relax.raw_graph import InputValue
+
+MAX_SIZE = 1 << 40
+"""Maximum plausible size of one dimension."""
+
+Size = int | str | None
+"""A fixed size, the name of a dynamic one, or None for an unnamed dynamic one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredInput:
+    """A user input as the file declares it.
+
+    Attributes:
+        name: name of the input.
+        sizes: sizes of its dimensions; None if the file does not even state the rank.
+        element_type: an ONNX tensor type.
+    """
+
+    name: str
+    sizes: tuple[Size, ...] | None
+    element_type: int
+
+    def __str__(self) -> str:
+        if self.sizes is None:
+            return f"{self.name} (rank not given)"
+        return f"{self.name} [{', '.join('?' if s is None else str(s) for s in self.sizes)}]"
+
+
+def declared_inputs(graph: onnx.GraphProto) -> list[DeclaredInput]:
+    """Return the inputs that are not initializers.
+
+    Raises:
+        InputShapeError: if an input is not a tensor.
+    """
+    weights = {tensor.name for tensor in graph.initializer}
+    return [_declared_input(value) for value in graph.input if value.name not in weights]
+
+
+def _declared_input(value: onnx.ValueInfoProto) -> DeclaredInput:
+    if not value.type.HasField("tensor_type"):
+        raise InputShapeError(
+            f"input {value.name!r} is not a tensor",
+            "Export the model with tensors as inputs.",
+        )
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return DeclaredInput(value.name, None, tensor.elem_type)
+    sizes: list[Size] = []
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_value") and not -1 <= dim.dim_value <= MAX_SIZE:
+            raise InputShapeError(
+                f"input {value.name!r} has a size of {dim.dim_value} in the file",
+                f"A size is between 1 and {MAX_SIZE:,}; export the model again.",
+            )
+        if dim.HasField("dim_value") and dim.dim_value > 0:
+            sizes.append(int(dim.dim_value))
+        else:
+            sizes.append(dim.dim_param or None)
+    return DeclaredInput(value.name, tuple(sizes), tensor.elem_type)
+
+
+def _list_inputs(declared: list[DeclaredInput]) -> str:
+    """Return all inputs in words."""
+    return ", ".join(str(d) for d in declared) or "none"
+
+
+def _example_inputs(declared: list[DeclaredInput]) -> str:
+    """Return an example of these inputs in the text form of `input=`."""
+    parts = []
+    for d in declared:
+        sizes = (d.sizes or (None, 3, 224, 224))[1:]
+        written = ",".join(str(s if isinstance(s, int) else 128) for s in sizes) or "()"
+        parts.append(f"{d.name}={written}")
+    return f'Give every open size, without the batch, for instance input="{";".join(parts)}".'
+
+
+def _shape_text(shape: tuple[object, ...]) -> str:
+    """Return a shape in Python's notation."""
+    inside = ", ".join(str(s) for s in shape)
+    return f"({inside},)" if len(shape) == 1 else f"({inside})"
+
+
+def _where_batch(declared: Iterable[DeclaredInput]) -> str:
+    """Return a hint on how to state the batch axis, or that there is none."""
+    given = [d for d in declared if d.sizes]
+    marked, fixed = [], []
+    for d in given:
+        sizes = [str(s) if isinstance(s, int) else "128" for s in d.sizes or ()]
+        fixed.append(f"{d.name}=fixed:{','.join(sizes)}")
+        place = min(1, len(sizes) - 1)
+        marked.append(f"{d.name}={','.join([*sizes[:place], 'N', *sizes[place + 1 :]])}")
+    return (
+        f'Say where the batch is, N marking its place: input="{";".join(marked)}"; or that an '
+        f'input has none: input="{";".join(fixed)}".'
+    )
+
 
 MAX_ELEMENTS = 1 << 50
 """Maximum plausible number of elements of a tensor."""
@@ -56,8 +145,8 @@ def match_request(
             close = get_close_matches(name, names, n=1)
             guess = f"Did you mean {close[0]!r}? " if close else ""
             raise InputShapeError(
-                f"the model has no input {name!r}; its inputs are {list_inputs(declared)}",
-                f"{guess}{example(declared)}",
+                f"the model has no input {name!r}; its inputs are {_list_inputs(declared)}",
+                f"{guess}{_example_inputs(declared)}",
             )
     if not names:
         return RequestedInputs({}, {}, {})
@@ -77,7 +166,7 @@ def match_request(
             raise InputShapeError(
                 f"input {one} holds more than one number: value:{numbers[one.name]} does not say "
                 "what they are",
-                example(declared),
+                _example_inputs(declared),
             )
     return RequestedInputs(sizes, axes, numbers)
 
@@ -92,7 +181,8 @@ def _check_value(
     )
     if not fits:
         raise InputShapeError(
-            f"input {one}: its value has the sizes {text(shape)}", example(all_inputs)
+            f"input {one}: its value has the sizes {_shape_text(shape)}",
+            _example_inputs(all_inputs),
         )
 
 
@@ -170,8 +260,8 @@ class Binding:
             if any(not isinstance(size, int) for size in sizes):
                 raise InputShapeError(
                     f"input {name!r} has sizes that the file leaves open: "
-                    f"{list_inputs(self._declared)}",
-                    example(self._declared),
+                    f"{_list_inputs(self._declared)}",
+                    _example_inputs(self._declared),
                 )
         shapes = {
             name: tuple(size for size in sizes if isinstance(size, int))
@@ -183,7 +273,7 @@ class Binding:
 
     def how_to_name_the_batch(self) -> str:
         """Return a hint on how to state the batch axis."""
-        return where_batch(self._declared)
+        return _where_batch(self._declared)
 
     def _bind(self, declared: DeclaredInput, batch: int, known: dict[str, int]) -> list[Size]:
         sizes = list(declared.sizes or ())
@@ -224,10 +314,11 @@ class Binding:
         if len(shape) == len(expected) and all(
             e in (s, "any") or isinstance(e, str) for e, s in zip(expected, first_last, strict=True)
         ):
-            hint = f"The model wants channels first: {text(first_last)}. "
+            hint = f"The model wants channels first: {_shape_text(first_last)}. "
         return InputShapeError(
-            f"input {declared.name!r}: got {text(shape)}, expected {text(expected)}{without}; "
-            f"{why}. Inputs of the model: {list_inputs(self._declared)}",
+            f"input {declared.name!r}: got {_shape_text(shape)}, "
+            f"expected {_shape_text(expected)}{without}; "
+            f"{why}. Inputs of the model: {_list_inputs(self._declared)}",
             hint + "Give the shape that the model was exported for, without the batch.",
         )
 
@@ -251,7 +342,7 @@ def _with_rank(declared: DeclaredInput, requested: RequestedInputs) -> DeclaredI
     if shape is None:
         raise InputShapeError(
             f"the file gives no rank for input {declared.name!r}",
-            example([declared]),
+            _example_inputs([declared]),
         )
     has_batch = requested.batch_axes.get(declared.name, 0) is not None
     rank = len(shape) + has_batch
@@ -266,7 +357,7 @@ def check_size(shape: tuple[int, ...], what: str) -> None:
     """
     if prod(shape) > MAX_ELEMENTS:
         raise InputShapeError(
-            f"{what} has the sizes {text(shape)}: {prod(shape):.1e} numbers, more than any "
+            f"{what} has the sizes {_shape_text(shape)}: {prod(shape):.1e} numbers, more than any "
             "device holds",
             "Check the sizes in the file, or give other ones where it leaves them open.",
         )
@@ -361,6 +452,6 @@ def _says_otherwise(size: Size) -> bool:
 def _unknown(all_inputs: list[DeclaredInput], why: str, one: DeclaredInput) -> InputShapeError:
     return InputShapeError(
         f"the file does not say which dimension of input {one} is the batch: {why} "
-        f"(inputs: {list_inputs(all_inputs)})",
-        where_batch(all_inputs),
+        f"(inputs: {_list_inputs(all_inputs)})",
+        _where_batch(all_inputs),
     )

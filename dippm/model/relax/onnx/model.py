@@ -13,7 +13,7 @@ from onnx import AttributeProto, TensorProto, external_data_helper
 from dippm.base import files
 from dippm.errors import ConversionError
 from dippm.model.relax.onnx.contributed import write_standard
-from dippm.model.relax.onnx.values import MAX_KNOWN_ELEMENTS, malformed_error, message_start
+from dippm.model.relax.onnx.tracing import MAX_KNOWN_ELEMENTS, malformed_error, message_start
 from dippm.model.relax.onnx.wire import without_weights
 
 _MAX_BYTES = 8 * MAX_KNOWN_ELEMENTS

@@ -17,8 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from dippm.model.relax.onnx.tracing import Tracing
-from dippm.model.relax.onnx.values import BatchFixedError, Tensor, message_start
+from dippm.model.relax.onnx.tracing import BatchFixedError, Tensor, Tracing, message_start
 
 Shape = tuple[int, ...]
 _SHAPE_ARGUMENT = {"Reshape": 1, "Expand": 1, "Resize": 3, "MaxUnpool": 2}

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from dippm.model.relax.onnx.tracing import Tracing
-from dippm.model.relax.onnx.values import (
+from dippm.model.relax.onnx.tracing import (
     BatchFixedError,
     Tensor,
+    Tracing,
     UnsupportedError,
     malformed_error,
     message_start,

@@ -27,12 +27,12 @@ from dippm.model.relax.onnx.infer import Inference, Type, check, static_type
 from dippm.model.relax.onnx.inputs import check_size
 from dippm.model.relax.onnx.paths import path_of
 from dippm.model.relax.onnx.rebatch import Rebatch
-from dippm.model.relax.onnx.tracing import Block
-from dippm.model.relax.onnx.values import (
+from dippm.model.relax.onnx.tracing import (
     DEFAULT_DOMAINS,
     TEXT_HINT,
     BatchFixedError,
     BatchIsTimeError,
+    Block,
     Tensor,
     Trace,
     TracedStep,

@@ -87,6 +87,8 @@ _SECTIONS = {
     "model.relax.onnx.inputs": "batch declared",
     "model.relax.onnx.model": "functions well_formed",
     "model.relax.onnx.tracing": "block values",
+    "model.relax.tensorflow.layers": "convolutions",
+    "model.relax.tensorflow.static": "tensor_lists",
     "model.relax.torch_programs": "torch_data_flow torch_namespaces torch_tracing",
     "runs.colocation.allocation": "ending seating",
     "runs.colocation.instance_removal": "removal undoing",

@@ -21,8 +21,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from dippm.errors import ConversionError
 from dippm.model.relax.tensorflow.paths import path_of
-from dippm.model.relax.tensorflow.static import Statics
-from dippm.model.relax.tensorflow.tensor_lists import Nodes
+from dippm.model.relax.tensorflow.static import Nodes, Statics
 
 LOOPS = frozenset({"While", "StatelessWhile"})
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})

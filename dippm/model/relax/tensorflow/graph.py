@@ -23,7 +23,7 @@ from tensorflow.python.framework import op_def_registry
 
 from dippm.model.relax.raw_graph import InputValue
 from dippm.model.relax.tensorflow.control_flow import LOOPS, Unfolder, Unfolding, shape_or_none
-from dippm.model.relax.tensorflow.tensor_lists import replacements
+from dippm.model.relax.tensorflow.static import list_replacements
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 ALIASES = frozenset(
@@ -403,7 +403,7 @@ class _Flattener:
         return _import(definition)
 
     def _unroll(self, graph: tf.Graph, unfolder: Unfolder) -> dict[str, str]:
-        lists = replacements(graph, self)
+        lists = list_replacements(graph, self)
         return lists or unfolder.round(graph)
 
     def _replace(self, replaced: Mapping[str, str]) -> None:

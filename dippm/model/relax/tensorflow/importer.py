@@ -19,7 +19,7 @@ from dippm.errors import ConversionError
 from dippm.model.relax.opaque import opaque_call
 from dippm.model.relax.paths import with_paths
 from dippm.model.relax.raw_graph import Attribute
-from dippm.model.relax.tensorflow import convolutions, layers, norms, operators, recurrent
+from dippm.model.relax.tensorflow import layers, norms, operators, recurrent
 from dippm.model.relax.tensorflow.call import Converter, Match, TensorFlowCall
 from dippm.model.relax.tensorflow.control_flow import BRANCHES, LOOPS
 from dippm.model.relax.tensorflow.graph import FlatGraph
@@ -29,7 +29,6 @@ from dippm.model.relax.tensorflow.static import Statics
 CONVERTERS: dict[str, Converter] = {
     **operators.CONVERTERS,
     **layers.CONVERTERS,
-    **convolutions.CONVERTERS,
     **recurrent.CONVERTERS,
 }
 VIEWS = frozenset({"Reshape", "Squeeze", "ExpandDims"})
@@ -126,7 +125,7 @@ class _Importer:
         if operation.name not in self.matches:
             match = norms.match(operation, self.depends_on_input)
             if match is None:
-                match = convolutions.match(operation, self.statics)
+                match = layers.match_convolution(operation, self.statics)
             if operation.type in LOOPS:
                 match = recurrent.match(operation, self.flat, self.layers, self.depends_on_input)
             elif operation.type in BRANCHES:

@@ -15,7 +15,7 @@ import dippm
 from dippm.errors import ConversionError, ModelFileError
 from dippm.model import convert as reading
 from dippm.model import frontends, graph
-from dippm.model.graph import builder, lifetimes
+from dippm.model.graph import builder, liveness
 from tests.samples import sampled
 from tests.test_hostile import refused
 from tests.unit.graph.sketch import Sketch
@@ -282,7 +282,7 @@ def test_a_path_with_very_many_dots():
     found = s.graph(x)
     assert found.program is not None
     tracemalloc.start()
-    lifetimes.eager_lifetimes(found.program)
+    liveness.eager_lifetimes(found.program)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50 << 20

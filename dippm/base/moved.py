@@ -78,7 +78,14 @@ _SECTIONS = {
     "model.frontends.unsupported_formats": "unread_formats",
     "model.frontends.worker_errors": "unreadable",
     "model.graph.builder": "bounds order",
+    "model.graph.calls": "batch_sizes",
+    "model.graph.dialects.products": "einsum",
     "model.graph.dialects.reader": "static tables unread",
+    "model.graph.dialects.readers": "quantised",
+    "model.graph.liveness": "lifetimes",
+    "model.graph.rules.products": "quantised",
+    "model.graph.rules.prune": "duplicates",
+    "model.networks.diffusion_unet": "autoencoder",
     "model.relax.lifetimes": "holds",
     "model.relax.onnx.control_flow": "branch_work",
     "model.relax.onnx.converters": "dtypes",
@@ -128,6 +135,7 @@ MERGED = {
     for name in names.split()
 } | {
     "model.frontends.torch.foreign_operators": "model.relax.torch_programs",
+    "model.graph.dialects.names": "model.graph.operators",
     "model.relax.without_torch": "model.relax",
 }
 """Modules that were renamed, or became a section of another one → that one, within `dippm`."""

@@ -33,8 +33,7 @@ from dippm.estimate.features.kernel import PARTS, UNITS, Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernels import launched_by, sequence_of, training_step
 from dippm.estimate.features.kernels.run import KeptHalf
-from dippm.model.graph.batch_sizes import batch_rescaler
-from dippm.model.graph.calls import CallSequence
+from dippm.model.graph.calls import CallSequence, batch_rescaler
 from dippm.model.graph.model_graph import ModelGraph
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dippm.model.graph.lifetimes import Lifetime
+from dippm.model.graph.liveness import Lifetime
 from dippm.model.graph.operators import ELEMENTWISE_CATEGORIES, operator
 from dippm.model.graph.program import Buffer, Program, ProgramStep
 

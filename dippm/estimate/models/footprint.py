@@ -17,7 +17,7 @@ from dippm.estimate.models.compiled_program import narrowed, overwritten, withou
 from dippm.model.graph.dialects.recurrent import GATES
 from dippm.model.graph.draft import Shape, item_bytes
 from dippm.model.graph.float_type import weight_bytes
-from dippm.model.graph.lifetimes import Lifetime, compiled_lifetimes, eager_lifetimes
+from dippm.model.graph.liveness import Lifetime, compiled_lifetimes, eager_lifetimes
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.model_graph import ModelGraph, OpNode, is_view
 from dippm.model.graph.operators import FUSED_RANK, operator

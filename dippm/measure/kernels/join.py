@@ -18,9 +18,8 @@ import numpy as np
 
 from dippm.measure.kernels import TracedKernel
 from dippm.model.graph.calls import CallSequence, OperatorCall
-from dippm.model.graph.dialects.names import canonical_name, fold_name
 from dippm.model.graph.model_graph import ModelGraph
-from dippm.model.graph.operators import operator
+from dippm.model.graph.operators import canonical_name, fold_name, operator
 
 How = Literal["call", "module"]
 VIEW_WEIGHT = 0.1

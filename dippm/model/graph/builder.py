@@ -11,7 +11,6 @@ from dippm.errors import ConversionError, DippmError, InputShapeError, ModelFile
 from dippm.model.graph import calls
 from dippm.model.graph.calls import CallSequence
 from dippm.model.graph.dialects import read
-from dippm.model.graph.dialects.names import split_name
 from dippm.model.graph.draft import Draft, Node, Value, item_bytes
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.model_graph import (
@@ -24,10 +23,10 @@ from dippm.model.graph.model_graph import (
     TensorSpec,
     price,
 )
-from dippm.model.graph.operators import GUESSED, OPERATORS, operator
+from dippm.model.graph.operators import GUESSED, OPERATORS, operator, split_name
 from dippm.model.graph.program import Program, assign_nodes, record
 from dippm.model.graph.rules import RULES
-from dippm.model.graph.rules.quantised import BYTES
+from dippm.model.graph.rules.products import BYTES
 from dippm.model.graph.strides import mark_copies
 from dippm.model.relax.raw_graph import RawGraph
 

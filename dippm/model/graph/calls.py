@@ -7,13 +7,12 @@ every operator of the file is one call here, by its canonical name, in the order
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from typing import Any
 
-from dippm.model.graph.batch_sizes import batch_rescaler
 from dippm.model.graph.draft import Draft, Node, Shape, Value
 from dippm.model.graph.operators import operator
 
@@ -217,3 +216,22 @@ class _Sequencer:
             in_place=node.in_place,
             path=node.path,
         )
+
+
+def batch_rescaler(old: int, new: int) -> Callable[[int], int]:
+    """Return the function that replaces each factor `old` of a size by `new`.
+
+    With `old` 1 sizes stay as they are: every size has that factor, so it marks nothing.
+    """
+    if old in (1, new):
+        return lambda n: n
+
+    @cache
+    def size(n: int) -> int:
+        factor = 1
+        while n and n % old == 0:
+            n //= old
+            factor *= new
+        return n * factor
+
+    return size

@@ -15,7 +15,7 @@ from dippm.model.graph.calls import Tensor
 from dippm.model.graph.draft import item_bytes
 from dippm.model.graph.macs import is_complex
 from dippm.model.graph.model_graph import ModelGraph, OpNode, price
-from dippm.model.graph.rules.quantised import BYTES
+from dippm.model.graph.rules.products import BYTES
 
 WIDE = "float32"
 

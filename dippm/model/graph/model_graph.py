@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.base.progress import counted
 from dippm.errors import ConditionsError
-from dippm.model.graph.batch_sizes import batch_rescaler
-from dippm.model.graph.calls import CallSequence
+from dippm.model.graph.calls import CallSequence, batch_rescaler
 from dippm.model.graph.draft import item_bytes
 from dippm.model.graph.macs import real_flops, real_macs
 from dippm.model.graph.operators import operator

@@ -1,6 +1,7 @@
-"""The U-Nets of Stable Diffusion 1.x and XL (Rombach et al. 2022, Podell et al. 2023).
+"""The U-Nets of Stable Diffusion 1.x and XL (Rombach et al. 2022, Podell et al. 2023), a decoder.
 
-A U-Net predicts the noise of a latent image at a time step, given the token states of a text.
+A U-Net predicts the noise of a latent image at a time step, given the token states of a text. The
+decoder of the autoencoder makes pixels of the latent image.
 """
 
 from __future__ import annotations
@@ -237,3 +238,62 @@ class Attention(nn.Module):
 
 def _two_layers(width: int, out_width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, out_width), nn.SiLU(), nn.Linear(out_width, out_width))
+
+
+WIDTHS = (512, 512, 256, 128)
+RESIDUALS = 3
+
+
+class PixelDecoder(nn.Module):
+    """Latents (batch, channels, h, w) → images (batch, 3, 8 h, 8 w).
+
+    Args:
+        channels: channels of the latent image.
+        quantized: whether a 1 x 1 convolution precedes it, as in Stable Diffusion 1.x and XL.
+    """
+
+    def __init__(self, channels: int = 4, *, quantized: bool = True) -> None:
+        super().__init__()
+        self.unquantize = nn.Conv2d(channels, channels, 1) if quantized else nn.Identity()
+        now = WIDTHS[0]
+        self.enter = nn.Conv2d(channels, now, 3, padding=1)
+        self.middle = nn.Sequential(_residual(now, now), PlaceAttention(now), _residual(now, now))
+        self.up = nn.ModuleList()
+        for level, width in enumerate(WIDTHS):
+            for _ in range(RESIDUALS):
+                self.up.append(_residual(now, width))
+                now = width
+            if level < len(WIDTHS) - 1:
+                self.up.append(nn.Conv2d(now, now, 3, padding=1))
+        self.leave = nn.Sequential(
+            nn.GroupNorm(GROUPS, now), nn.SiLU(), nn.Conv2d(now, 3, 3, padding=1)
+        )
+
+    def forward(self, latent: Tensor) -> Tensor:  # noqa: D102
+        x = self.middle(self.enter(self.unquantize(latent)))
+        for part in self.up:
+            if isinstance(part, nn.Conv2d):
+                x = functional.interpolate(x, scale_factor=2.0, mode="nearest")
+            x = part(x)
+        pixels: Tensor = self.leave(x)
+        return pixels
+
+
+class PlaceAttention(nn.Module):
+    """Single-head attention between all positions of an image."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(GROUPS, width)
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        y = self.norm(x).flatten(2).transpose(1, 2)
+        query, key, value = (part(y)[:, None] for part in (self.query, self.key, self.value))
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        return x + self.out(mixed[:, 0]).transpose(1, 2).unflatten(2, x.shape[2:])
+
+
+def _residual(channels: int, width: int) -> TimeResidual:
+    return TimeResidual(channels, width, 0, scale=False)

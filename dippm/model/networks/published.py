@@ -75,13 +75,13 @@ PUBLISHED: Mapping[str, PublishedNetwork] = {
     "sd-decoder": PublishedNetwork(
         "decoder of the autoencoder of Stable Diffusion 1.x and XL",
         49_490_199,
-        _of("autoencoder", "PixelDecoder"),
+        _of("diffusion_unet", "PixelDecoder"),
         {"latent": (4, 64, 64)},
     ),
     "sd3-decoder": PublishedNetwork(
         "decoder of the autoencoders of Stable Diffusion 3 and FLUX.1",
         49_545_475,
-        _of("autoencoder", "PixelDecoder", 16, quantized=False),
+        _of("diffusion_unet", "PixelDecoder", 16, quantized=False),
         {"latent": (16, 128, 128)},
     ),
     "dit-xl-2": PublishedNetwork(

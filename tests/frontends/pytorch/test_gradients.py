@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import dippm
 from dippm.errors import ConversionError
-from dippm.model.graph.dialects.names import fold_name
-from dippm.model.graph.operators import operator
+from dippm.model.graph.operators import fold_name, operator
 from tests.samples import sampled
 
 

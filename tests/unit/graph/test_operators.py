@@ -13,9 +13,8 @@ import pytest
 import dippm.model.graph
 from dippm.estimate.features.feature_spec import CLASS_OF_OPERATOR, OPERATOR_CLASSES
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.model.graph.dialects.names import NAMES, fold_name
 from dippm.model.graph.dialects.readers import READERS
-from dippm.model.graph.operators import OPERATORS, Operator, operator
+from dippm.model.graph.operators import NAMES, OPERATORS, Operator, fold_name, operator
 from tests.unit.graph.sketch import BATCH, Sketch, ops
 
 _ONLY_WHILE_READING = {"identity", "matmul"}

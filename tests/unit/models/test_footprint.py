@@ -19,7 +19,7 @@ from dippm.estimate.conditions import Mode
 from dippm.estimate.models.allocator import MIB, CachingAllocator, reserved_bytes, residents_of
 from dippm.estimate.models.footprint import MemoryFootprint, MemoryGpu
 from dippm.model.graph import build
-from dippm.model.graph.lifetimes import eager_lifetimes
+from dippm.model.graph.liveness import eager_lifetimes
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.relax.raw_graph import RawGraph
 from tests.unit.graph.sketch import BATCH, Sketch

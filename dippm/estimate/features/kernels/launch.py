@@ -30,7 +30,7 @@ from dippm.estimate.features.kernels.streaming import pass_over_memory
 from dippm.model.graph.calls import CallSequence, OperatorCall
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.graph.operators import operator
-from dippm.model.graph.rules.quantised import BYTES
+from dippm.model.graph.rules.products import BYTES
 
 # What a forward pass launches in another way when gradients will be asked for.
 

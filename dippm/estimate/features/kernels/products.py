@@ -12,7 +12,7 @@ from dippm.estimate.features.kernels.run import Run, Strides
 from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.macs import is_complex, real_macs
 from dippm.model.graph.operators import operator
-from dippm.model.graph.rules.quantised import BYTES
+from dippm.model.graph.rules.products import BYTES
 from dippm.model.graph.strides import (
     broadcast_strides,
     dense_strides,

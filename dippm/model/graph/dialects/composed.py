@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from dippm.model.graph.dialects.call import RawCall
-from dippm.model.graph.dialects.einsum import contract
+from dippm.model.graph.dialects.products import contract
 from dippm.model.graph.draft import Shape, Value
 
 Reader = Callable[[RawCall], bool]

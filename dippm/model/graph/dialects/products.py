@@ -1,13 +1,19 @@
-"""Readers of matrix products and attention."""
+"""Readers of matrix products, attention and `einsum`.
+
+Any equation of `einsum` becomes products, sums and views, as frameworks run it. Operands are
+contracted two at a time from the left, or along the exporter's path. An axis that only one operand
+has, and the result has not, is summed first. An axis that two operands share and neither the result
+nor other operands have is the inner axis of a product; without one, the product is element-wise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from string import ascii_letters
 
 from dippm.model.graph.dialects.call import RawCall
-from dippm.model.graph.dialects.einsum import contract
-from dippm.model.graph.draft import Value
+from dippm.model.graph.draft import Shape, Value
 
 
 def _transpose_last(call: RawCall, value: Value) -> Value:
@@ -105,6 +111,152 @@ def _bilinear(call: RawCall) -> bool:
     return call.first("reshape", [product])
 
 
+# Contractions: `einsum`, and products that are written as one.
+
+Operand = tuple[Value, str]
+
+
+def contract(call: RawCall, terms: list[str], out: str) -> bool:
+    """Read a contraction of the first arguments, given the axes of each and of the result."""
+    operands = [(v, term) for v, term in zip(call.inputs, terms, strict=False)]
+    operands = [_diagonal(call, *operand) for operand in operands]
+    sizes: dict[str, int] = {}
+    for value, letters in operands:
+        for letter, size in zip(letters, value.shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 0))
+    path = list(call.integers("path") or ())
+    while len(operands) > 1:
+        first, second = sorted((path.pop(0), path.pop(0))) if len(path) > 1 else (0, 1)
+        right, left = operands.pop(second), operands.pop(first)
+        rest = out + "".join(letters for _, letters in operands)
+        operands.append(_pair(call, left, right, rest, sizes))
+        if not path:  # torch appends the result, but without a path it continues from the left
+            operands.insert(0, operands.pop())
+    value, letters = _sum(call, operands[0], out)
+    order = tuple(letters.index(i) for i in out if i in letters)
+    if len(order) == len(call.out_shape):
+        return call.first("transpose", [value], permutation=order)
+    return call.first("broadcast", [value])
+
+
+def sums_products(equation: str) -> bool:
+    """Return whether operands share an axis that the result lacks, as in a dense layer."""
+    left, arrow, out = equation.partition("->")
+    terms = left.replace(".", "").replace(" ", "").split(",")
+    shared = {i for n, term in enumerate(terms) for i in term if i in "".join(terms[n + 1 :])}
+    return bool(shared - set(out) if arrow else shared)
+
+
+def _einsum(call: RawCall) -> bool:
+    equation = call.text("equation", "subscripts").replace(" ", "")
+    left, arrow, out = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(call.inputs):
+        return call.first("einsum", call.inputs, equation=equation)
+    if not arrow:
+        given = left.replace("...", "").replace(",", "")
+        single = sorted(i for i in set(given) if given.count(i) == 1)
+        out = ("..." if "..." in left else "") + "".join(single)
+    free = [i for i in ascii_letters if i not in equation]
+    ranks = [
+        len(v.shape) - len(t.replace("...", ""))
+        for v, t in zip(call.inputs, terms, strict=True)
+        if "..." in t
+    ]
+    spread = "".join(free[: max(ranks, default=0)])
+    full = []
+    for value, term in zip(call.inputs, terms, strict=True):
+        count = len(value.shape) - len(term.replace("...", ""))
+        full.append(term.replace("...", spread[len(spread) - count :]))
+    out = out.replace("...", spread)
+    if any(len(t) != len(v.shape) for t, v in zip(full, call.inputs, strict=True)):
+        return call.first("einsum", call.inputs, equation=equation)
+    return contract(call, full, out)
+
+
+def _diagonal(call: RawCall, value: Value, letters: str) -> Operand:
+    """Return an operand without repeated axes: a repetition is the diagonal, a view."""
+    kept = "".join(dict.fromkeys(letters))
+    if kept == letters:
+        return value, letters
+    shape = tuple(value.shape[letters.index(i)] for i in kept)
+    return call.view("slice", value, shape, axis=0), kept
+
+
+def _sum(call: RawCall, operand: Operand, wanted: str) -> Operand:
+    """Sum over the axes that neither the result nor another operand has."""
+    value, letters = operand
+    axes = tuple(i for i, letter in enumerate(letters) if letter not in wanted)
+    if not axes:
+        return operand
+    kept = "".join(i for i in letters if i in wanted)
+    shape = tuple(value.shape[letters.index(i)] for i in kept)
+    if all(value.shape[axis] == 1 for axis in axes):
+        return call.view("reshape", value, shape), kept
+    return call.step("reduce_sum", [value], shape, axes=axes, keepdims=0), kept
+
+
+def _pair(
+    call: RawCall, left: Operand, right: Operand, rest: str, sizes: dict[str, int]
+) -> Operand:
+    """Contract two operands; `rest` are the axes of the result and of the other operands."""
+    left = _sum(call, _drop_broadcast_axes(call, left, sizes), rest + right[1])
+    right = _sum(call, _drop_broadcast_axes(call, right, sizes), rest + left[1])
+    (a, ours), (b, theirs) = left, right
+    summed = [i for i in ours if i in theirs and i not in rest]
+    shared = [i for i in ours if i in theirs and i in rest]
+    shared.sort(key=rest.index)
+    rows = [i for i in ours if i not in theirs]
+    columns = [i for i in theirs if i not in ours]
+    if not summed:
+        return _multiply(call, left, right, sizes)
+
+    def size(*groups: list[str]) -> Shape:
+        return tuple(sizes[i] for group in groups for i in group)
+
+    batch = size(shared)
+    wide = size(rows) if rows and not shared else (prod(size(rows)),)
+    inner, width = prod(size(summed)), prod(size(columns))
+    x = _arrange(call, a, ours, [*shared, *rows, *summed])
+    x = _reshape(call, x, (*batch, *wide, inner))
+    y = _arrange(call, b, theirs, [*shared, *summed, *columns])
+    y = _reshape(call, y, (*batch, inner, width))
+    product = call.step("matmul", [x, y], (*batch, *wide, width))
+    full = _reshape(call, product, size(shared, rows, columns))
+    return full, "".join([*shared, *rows, *columns])
+
+
+def _drop_broadcast_axes(call: RawCall, operand: Operand, sizes: dict[str, int]) -> Operand:
+    """Drop axes of size one that broadcast, because another operand is larger there."""
+    value, letters = operand
+    kept = "".join(i for i, n in zip(letters, value.shape, strict=True) if n == sizes[i])
+    shape = tuple(sizes[i] for i in kept)
+    return (call.view("reshape", value, shape), kept) if kept != letters else operand
+
+
+def _multiply(call: RawCall, left: Operand, right: Operand, sizes: dict[str, int]) -> Operand:
+    letters = [*left[1], *(i for i in right[1] if i not in left[1])]
+    factors = []
+    for value, own in (left, right):
+        arranged = _arrange(call, value, own, [i for i in letters if i in own])
+        shape = tuple(sizes[i] if i in own else 1 for i in letters)
+        factors.append(_reshape(call, arranged, shape))
+    product = call.step("multiply", factors, tuple(sizes[i] for i in letters))
+    return product, "".join(letters)
+
+
+def _arrange(call: RawCall, value: Value, letters: str, order: list[str]) -> Value:
+    permutation = tuple(letters.index(i) for i in order)
+    if permutation == tuple(range(len(letters))):
+        return value
+    shape = tuple(value.shape[a] for a in permutation)
+    return call.view("transpose", value, shape, permutation=permutation)
+
+
+def _reshape(call: RawCall, value: Value, shape: Shape) -> Value:
+    return value if value.shape == shape else call.view("reshape", value, shape)
+
+
 READERS: dict[str, Callable[[RawCall], bool]] = {
     "batch_matmul": _matmul,
     "linear": _linear,
@@ -118,4 +270,5 @@ READERS: dict[str, Callable[[RawCall], bool]] = {
     "outer": _outer,
     "ger": _outer,
     "bilinear": _bilinear,
+    "einsum": _einsum,
 }

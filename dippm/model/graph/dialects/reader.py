@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from dippm.base.progress import counted
 from dippm.model.graph.dialects.call import RawCall
-from dippm.model.graph.dialects.einsum import sums_products
-from dippm.model.graph.dialects.names import IDENTITIES, canonical_name, split_name
+from dippm.model.graph.dialects.products import sums_products
 from dippm.model.graph.dialects.readers import READERS
 from dippm.model.graph.draft import Draft, Value
-from dippm.model.graph.operators import Operator, operator
+from dippm.model.graph.operators import IDENTITIES, Operator, canonical_name, operator, split_name
 from dippm.model.relax.raw_graph import HELD_UNTIL, IN_PLACE, RawGraph, RawOperator, RawValue
 
 _COPIES = frozenset({"clone", "contiguous"})

@@ -7,7 +7,7 @@ from math import prod
 
 from dippm.errors import ConversionError
 from dippm.model.graph.dialects.call import RawCall
-from dippm.model.graph.dialects.names import split_name
+from dippm.model.graph.operators import split_name
 
 MOST_PACKED_LAYERS = 64
 """Maximum depth of a recurrent operator with packed weights; known models have at most 8."""

@@ -12,14 +12,12 @@ from dippm.model.graph.draft import Draft
 from dippm.model.graph.rules.activations import name_activations
 from dippm.model.graph.rules.affine import fold_affine
 from dippm.model.graph.rules.attention import recognise_attention
-from dippm.model.graph.rules.duplicates import merge_duplicates
 from dippm.model.graph.rules.identities import drop_identities
 from dippm.model.graph.rules.layout import settle_layout
 from dippm.model.graph.rules.norms import recognise_norms
 from dippm.model.graph.rules.pools import unify_pools
-from dippm.model.graph.rules.products import name_products
-from dippm.model.graph.rules.prune import prune
-from dippm.model.graph.rules.quantised import name_integer_products
+from dippm.model.graph.rules.products import name_integer_products, name_products
+from dippm.model.graph.rules.prune import merge_duplicates, prune
 from dippm.model.graph.rules.recurrent import settle_recurrent
 
 Rule = Callable[[Draft], None]

@@ -8,7 +8,7 @@ import torch
 import dippm
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.model.graph import build
-from dippm.model.graph.batch_sizes import batch_rescaler
+from dippm.model.graph.calls import batch_rescaler
 from tests.unit.graph.sketch import Sketch
 
 

@@ -30,7 +30,7 @@ from dippm.cli.app import app
 from dippm.errors import PluginWarning
 from dippm.estimate.pretrained import store
 from dippm.estimate.pretrained.checkpoint import MAX_HEADER_BYTES, open_weights
-from dippm.model.frontends import plugins, registry
+from dippm.model.frontends import registry
 from tests.samples import sampled
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -745,13 +745,15 @@ def plugged(tmp_path, monkeypatch):
         (information / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
         )
-        (information / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{name} = {name}\n")
+        (information / "entry_points.txt").write_text(
+            f"[{registry.PLUGIN_GROUP}]\n{name} = {name}\n"
+        )
         registry.entries.cache_clear()
         return name
 
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(plugins, "LIMIT_S", 0.5)
-    monkeypatch.setattr(plugins, "_faults", {})
+    monkeypatch.setattr(registry, "PLUGIN_LIMIT_S", 0.5)
+    monkeypatch.setattr(registry, "_faults", {})
     yield install
     monkeypatch.undo()
     registry.entries.cache_clear()
@@ -810,7 +812,7 @@ def test_metadata_that_cannot_be_read(plugged, tmp_path, onnx_file, monkeypatch)
     def damaged(**_wanted):
         raise ValueError("not enough values to unpack")
 
-    monkeypatch.setattr(plugins, "entry_points", damaged)
+    monkeypatch.setattr(registry, "entry_points", damaged)
     registry.entries.cache_clear()
     with pytest.warns(PluginWarning, match="metadata"):
         assert registry.find(onnx_file).framework == "onnx"
@@ -870,7 +872,7 @@ from dippm.cli.spelling import OPTIONS, Option, on_command_line
 from dippm.errors import RunError
 from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
 from dippm.runs.plans.plan import records
-from dippm.model.relax.onnx.paths import path_of
+from dippm.model.relax.onnx.tracing import path_of
 from dippm.show.report.console import console, print_text
 from dippm.runs.store import query
 from dippm.runs.store.query import key, keys

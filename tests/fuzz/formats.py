@@ -404,7 +404,7 @@ def _read_cache_entry(path: Path) -> None:
     """Read the bytes as an entry, and as a graph in an entry that somebody sealed."""
     from dippm.model.frontends import cache as graphs
     from dippm.model.graph import build
-    from dippm.model.relax.packed import pack
+    from dippm.model.relax.raw_graph import pack
 
     os.environ["DIPPM_CACHE_DIR"], before = str(path.parent), os.environ.get("DIPPM_CACHE_DIR")
     try:

@@ -24,8 +24,7 @@ from dippm.errors import ModelFileError
 from dippm.model.frontends import named
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.registry import Entry
-from dippm.model.relax.packed import MAX_TEXT_BYTES, pack, unpack
-from dippm.model.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
+from dippm.model.relax.raw_graph import MAX_TEXT_BYTES, RAW_GRAPH_VERSION, RawGraph, pack, unpack
 
 WHOLE_BYTES = 64 << 20
 """Files up to this size (in a folder: up to this total) are hashed whole; others by samples, size

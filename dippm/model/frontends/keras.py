@@ -96,7 +96,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     model = _build(config, path, trust=trust)
     declared = _declared_inputs(model, inputs)
     sizes = [size for v in model.variables for size in v.shape]
-    from dippm.model.relax.tensorflow.paths import restore_layer_names
+    from dippm.model.relax.tensorflow import restore_layer_names
 
     layers = _number_layers(model)
     names = {id(layer): name for layer, name in layers}
@@ -403,7 +403,7 @@ def _of_tensor(position: int, tensor: Any) -> DeclaredInput:
 
 def _number_layers(model: Any) -> list[tuple[Any, str]]:
     """Rename layers to names that are unique as scopes; return each with its former name."""
-    from dippm.model.relax.tensorflow.paths import numbered_name
+    from dippm.model.relax.tensorflow import numbered_name
 
     layers = [model, *(layer for layer in model._flatten_layers() if layer is not model)]
     names = [layer.name for layer in layers]

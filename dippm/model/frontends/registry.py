@@ -3,6 +3,10 @@
 To add a framework, add a row to `BUILT_IN`, or from another distribution register the module under
 the entry point group "dippm.frontends". Modules are imported when first needed, and they import
 their framework only in the worker.
+
+A frontend of another distribution is isolated, so that a broken one affects no other files: it is
+imported and called in the caller, on a thread of its own with a time limit. If it raises or does
+not answer it claims no file, a warning names it, and `dippm doctor` shows it.
 """
 
 from __future__ import annotations
@@ -12,12 +16,15 @@ import importlib.util
 import os
 import re
 import sys
+import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from errno import ENOENT, ENOTDIR
 from functools import cache
 from importlib import metadata
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any, cast
@@ -29,11 +36,12 @@ from dippm.errors import (
     FrameworkNotInstalledError,
     ModelFileError,
     ModelNotFoundError,
+    PluginWarning,
     UnknownFormatError,
     UnknownNameError,
     UntestedVersionWarning,
 )
-from dippm.model.frontends import named, plugins, unsupported_formats
+from dippm.model.frontends import named, unsupported_formats
 from dippm.model.frontends.containers import is_broken
 from dippm.model.frontends.frontend import Frontend
 
@@ -116,7 +124,7 @@ class Entry:
         needs: packages that its worker imports.
         extra: extra that installs these, as in `pip install "dippm[extra]"`.
         suffixes: usual suffixes of its files, for messages only; the content decides.
-        is_plugin: whether it is from another distribution, and thus called through `plugins`.
+        is_plugin: whether it is from another distribution, and thus called in isolation.
     """
 
     framework: str
@@ -179,7 +187,7 @@ ALSO_READS = {"tensorflow": ("tensorflow", "keras"), "keras": ("keras", "tensorf
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all frontends, ours first, then those of other distributions."""
-    found = ((point.name, point.value.partition(":")[0]) for point in plugins.installed())
+    found = ((point.name, point.value.partition(":")[0]) for point in _plugins())
     return (*BUILT_IN, *(Entry(name, module, is_plugin=True) for name, module in found))
 
 
@@ -210,7 +218,7 @@ def find(source: str | Path, framework: str | None = None) -> Entry:
             entry.check_installed(path.name)
             return entry
     unknown = _unknown_format(path, framework)
-    unknown.hint += plugins.faults_hint()
+    unknown.hint += _faults_hint()
     raise unknown
 
 
@@ -226,7 +234,7 @@ def _wanted(framework: str | None) -> tuple[str, ...]:
 
 def _accepts(entry: Entry, path: Path) -> bool:
     if entry.is_plugin:
-        return plugins.accepts(entry.framework, entry.module, path)
+        return _plugin_accepts(entry.framework, entry.module, path)
     try:
         return bool(entry.frontend().accepts(path))
     except ModelFileError:
@@ -364,3 +372,101 @@ def object_framework(source: Any) -> str | None:
         if isinstance(kind, type) and isinstance(source, kind):
             return framework
     return None
+
+
+# Frontends of other distributions.
+
+PLUGIN_GROUP = "dippm.frontends"
+PLUGIN_LIMIT_S = 20.0
+"""Time limit of a call; `accepts` must be cheap, so this is generous for a slow disk."""
+
+_faults: dict[str, str] = {}
+_hung: set[str] = set()
+
+
+def _plugins() -> tuple[EntryPoint, ...]:
+    """Return the installed entry points, sorted by name."""
+    try:
+        return tuple(sorted(entry_points(group=PLUGIN_GROUP), key=lambda point: point.name))
+    except Exception as error:  # hand-written metadata may be invalid
+        _blame_plugin(
+            "entry points", f"the metadata of a package cannot be read ({_error_words(error)})"
+        )
+        return ()
+
+
+def _plugin_accepts(name: str, module: str, path: Path) -> bool:
+    """Return whether a plug-in claims a file; false for a broken plug-in.
+
+    Raises:
+        ModelFileError: if the plug-in itself reports an error in the file.
+    """
+    try:
+        claimed: bool = _ask_plugin(module, lambda frontend: bool(frontend.accepts(path)))
+    except ModelFileError:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        _blame_plugin(f"{name} ({module})", _error_words(error))
+        return False
+    _faults.pop(f"{name} ({module})", None)
+    return claimed
+
+
+def plugin_fault(module: str) -> str:
+    """Return the fault of a plug-in; "" if it can be imported and has all required names."""
+    try:
+        missing = _ask_plugin(
+            module, lambda m: [n for n in ("accepts", "load") if not callable(getattr(m, n, None))]
+        )
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return _error_words(error)
+    return f"it has no {' and no '.join(missing)}" if missing else ""
+
+
+def _faults_hint() -> str:
+    """Return a sentence about plug-ins that failed; "" if none did."""
+    if not _faults:
+        return ""
+    listed = "; ".join(f"{who}: {why}" for who, why in _faults.items())
+    return f" A plug-in that might read it is broken ({listed}); see `dippm doctor`."
+
+
+def _ask_plugin(module: str, question: Callable[[Any], Any]) -> Any:
+    if module in _hung:
+        raise TimeoutError("it did not answer before")
+    answer: list[Any] = []
+    raised: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            answer.append(question(importlib.import_module(module)))
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=ask, name=f"plug-in {module}", daemon=True)
+    thread.start()
+    thread.join(PLUGIN_LIMIT_S)
+    if thread.is_alive():
+        _hung.add(module)
+        raise TimeoutError(f"it did not answer within {PLUGIN_LIMIT_S:g} s")
+    if raised:
+        raise raised[0]
+    return answer[0]
+
+
+def _blame_plugin(who: str, why: str) -> None:
+    if _faults.get(who) != why:
+        _faults[who] = why
+        warnings.warn(PluginWarning(f"the plug-in {who} is broken: {why}"), stacklevel=2)
+
+
+def _error_words(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}".rstrip(": ").partition("\n")[0][:300]

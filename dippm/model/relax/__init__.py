@@ -7,7 +7,7 @@ A model passes through Relax on every route. Relax contributes:
 - **a check of shapes**: Relax infers the type of each call that it knows independently.
 
 The rest is ours. Operators that Relax lacks or would decompose (recurrent layers, clips, resizes,
-norms of ONNX) cross it as one packed call with the exporter's shapes (`opaque`).
+norms of ONNX) cross it as one packed call with the exporter's shapes (`carried`).
 
 ========== =================================== =================================================
 route      TVM contributes                     we do

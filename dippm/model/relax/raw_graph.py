@@ -6,7 +6,11 @@ only. Operators keep the exporter's spelling; `dippm.model.graph` unifies framew
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
@@ -209,3 +213,61 @@ def _check(graph: RawGraph) -> None:
         known.update(operator.outputs)
     if not known.issuperset(graph.inputs) or not known.issuperset(graph.outputs):
         raise ValueError("an input or output is a value that does not exist")
+
+
+# Lifetimes: how long the code of a model refers to each result, in steps of the program.
+
+STEP, UNTIL = "dippm_step", "dippm_held_until"
+"""Metadata keys of an operator: its step, and the step after which its result is unreferenced."""
+
+Lifetime = tuple[int, int]
+"""STEP and UNTIL of one result."""
+
+
+def merge_lifetimes(known: Lifetime | None, held: Lifetime) -> Lifetime:
+    """Return the union of two lifetimes, of names for the same memory: views, parts, aliases."""
+    return (min(known[0], held[0]), max(known[1], held[1])) if known else held
+
+
+def last_operators(held: Sequence[Lifetime | None]) -> list[int | None]:
+    """Return the last operator during which each result is alive; None where that is unknown.
+
+    Args:
+        held: lifetime of each operator's result in execution order. None if unknown; such an
+            operator counts as run together with the next one whose lifetime is known.
+    """
+    steps, following = [0] * len(held), max((h[0] for h in held if h), default=0)
+    for i in range(len(held) - 1, -1, -1):
+        known = held[i]
+        following = min(following, known[0]) if known else following
+        steps[i] = following
+    return [
+        max(i, bisect_right(steps, known[1]) - 1) if known else None for i, known in enumerate(held)
+    ]
+
+
+# Raw graphs as files: gzipped JSON, read with a size limit.
+
+MAX_TEXT_BYTES = 1 << 29
+"""Size limit: a graph of a million operators takes about 2²⁸ bytes; more is a gzip bomb."""
+
+
+def pack(text: str) -> bytes:
+    """Return text as the bytes of a gzip file."""
+    return gzip.compress(text.encode(), compresslevel=1)
+
+
+def unpack(data: bytes) -> bytes:
+    """Return the text of a gzip file, as bytes.
+
+    Raises:
+        ValueError: if the data is damaged, or the text exceeds `MAX_TEXT_BYTES`.
+    """
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        text = stream.decompress(data, MAX_TEXT_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"not gzip, or damaged: {error}") from None
+    if not stream.eof:
+        raise ValueError("cut short, or larger than a graph can be")
+    return text

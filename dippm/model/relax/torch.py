@@ -1,7 +1,7 @@
 """Exported PyTorch program → Relax, without reading parameters and without decomposition.
 
 Operators that TVM's importer lacks, decomposes or fails on are carried as opaque calls (see
-`opaque`), with the shapes that `torch.export` propagated. So no decomposition is needed, which
+`carried`), with the shapes that `torch.export` propagated. So no decomposition is needed, which
 would take most of the time and could give two graphs of one model. The overridden hooks are private
 to TVM, hence its pinned version.
 """
@@ -19,10 +19,15 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from dippm.errors import ConversionError
-from dippm.model.relax.lifetimes import STEP, UNTIL, Lifetime
-from dippm.model.relax.opaque import COMPLEX, opaque_call
-from dippm.model.relax.paths import PathBuilder, with_execution, with_lifetimes, with_paths
-from dippm.model.relax.raw_graph import Attribute
+from dippm.model.relax.carried import (
+    COMPLEX,
+    PathBuilder,
+    opaque_call,
+    with_execution,
+    with_lifetimes,
+    with_paths,
+)
+from dippm.model.relax.raw_graph import STEP, UNTIL, Attribute, Lifetime
 from dippm.model.relax.torch_programs import is_foreign, with_data_flow
 
 Converter = Callable[[Node], Any]

@@ -9,17 +9,25 @@ import tvm
 from tvm import relax
 
 from dippm.base.progress import counted
-from dippm.model.relax.lifetimes import Lifetime, last_operators, merge_lifetimes
-from dippm.model.relax.opaque import COMPLEX, read_symbol
-from dippm.model.relax.paths import called_of, in_place_of, lifetimes_of, paths_of
+from dippm.model.relax.carried import (
+    COMPLEX,
+    called_of,
+    in_place_of,
+    lifetimes_of,
+    paths_of,
+    read_symbol,
+)
 from dippm.model.relax.raw_graph import (
     HELD_UNTIL,
     IN_PLACE,
     Attribute,
+    Lifetime,
     RawGraph,
     RawOperator,
     RawValue,
     ValueKind,
+    last_operators,
+    merge_lifetimes,
 )
 
 _COMPLEX = {vector: name for name, vector in COMPLEX.items()}

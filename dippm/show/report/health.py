@@ -22,7 +22,7 @@ from dippm.estimate.pretrained.store import available, find
 from dippm.measure.context import probe
 from dippm.measure.readings import Absent
 from dippm.measure.sources.registry import survey
-from dippm.model.frontends import cache, plugins, registry
+from dippm.model.frontends import cache, registry
 from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB
 from dippm.model.frontends.worker import Worker
 from dippm.model.vision_operators import missing_libraries
@@ -110,7 +110,7 @@ def _packages() -> Iterator[HealthFinding]:
 def _plugins() -> Iterator[HealthFinding]:
     for entry in registry.entries():
         if entry.is_plugin:
-            fault = plugins.fault(entry.module)
+            fault = registry.plugin_fault(entry.module)
             hint = f"{fault}; files that others read are not harmed. Reinstall or remove it."
             state: State = "broken" if fault else "ok"
             yield HealthFinding(

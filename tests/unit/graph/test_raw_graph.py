@@ -1,4 +1,7 @@
-"""A raw graph is read from another process or a file: nothing of it is believed."""
+"""A raw graph is read from another process or a file: nothing of it is believed.
+
+How long results are held is in the operators of a file.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,16 @@ import json
 
 import pytest
 
-from dippm.model.relax import packed
-from dippm.model.relax.packed import pack, unpack
-from dippm.model.relax.raw_graph import RawGraph, RawOperator, RawValue
+from dippm.model.relax import raw_graph
+from dippm.model.relax.raw_graph import (
+    RawGraph,
+    RawOperator,
+    RawValue,
+    last_operators,
+    merge_lifetimes,
+    pack,
+    unpack,
+)
 
 GRAPH = RawGraph(
     values=(
@@ -92,8 +102,30 @@ def test_what_does_not_hold_together_is_refused(text):
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch):
-    monkeypatch.setattr(packed, "MAX_TEXT_BYTES", 1 << 20)
+    monkeypatch.setattr(raw_graph, "MAX_TEXT_BYTES", 1 << 20)
     assert len(unpack(gzip.compress(bytes(1 << 20)))) == 1 << 20
     for damaged in (gzip.compress(bytes((1 << 20) + 1)), b"", b"text", gzip.compress(b"x")[:-9]):
         with pytest.raises(ValueError):  # noqa: PT011
             unpack(damaged)
+
+
+@pytest.mark.parametrize(
+    ("held", "until"),
+    [
+        ([], []),
+        ([None, None], [None, None]),
+        ([(1, 3), (2, 2), (3, 3)], [2, 1, 2]),
+        ([(10, 30), None, (20, 20), (30, 99)], [3, None, 2, 3]),
+        ([(1, 1), None, None], [2, None, None]),
+        ([(5, 2)], [0]),
+    ],
+)
+def test_steps_of_the_program_are_operators_of_the_file(held, until):
+    """An operator whose step is not known ran with the next one that is."""
+    assert last_operators(held) == until
+
+
+def test_a_result_of_two_names_lives_as_long_as_the_longer():
+    assert merge_lifetimes(None, (3, 5)) == (3, 5)
+    assert merge_lifetimes((3, 5), (4, 9)) == (3, 9)
+    assert merge_lifetimes((3, 5), (4, 4)) == (3, 5)

@@ -22,7 +22,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.experimental import proxy_tensor
 
-from dippm.model.relax.lifetimes import STEP, UNTIL
+from dippm.model.relax.raw_graph import STEP, UNTIL
 
 ANNOTATIONS = "custom"
 """Key of a node's metadata that `torch.export` keeps through passes and files."""

@@ -12,8 +12,7 @@ from dippm.model.graph.draft import Draft
 from dippm.model.graph.rules.activations import name_activations
 from dippm.model.graph.rules.affine import fold_affine
 from dippm.model.graph.rules.attention import recognise_attention
-from dippm.model.graph.rules.identities import drop_identities
-from dippm.model.graph.rules.layout import settle_layout
+from dippm.model.graph.rules.layout import drop_identities, settle_layout
 from dippm.model.graph.rules.norms import recognise_norms
 from dippm.model.graph.rules.pools import unify_pools
 from dippm.model.graph.rules.products import name_integer_products, name_products

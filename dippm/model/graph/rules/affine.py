@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dippm.model.graph.draft import Draft, Node, Value, producer_of
-from dippm.model.graph.rules.identities import drop_identities
+from dippm.model.graph.rules.layout import drop_identities
 from dippm.model.graph.rules.prune import prune
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose", "deform_conv2d")

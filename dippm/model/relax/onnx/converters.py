@@ -2,7 +2,7 @@
 
 A converter receives the step and its arguments as Relax expressions, and returns the result. It
 returns None if this use of the operator has no equivalent, which makes it an opaque call (see
-`opaque`). To add one: a function here and a line in `CONVERTERS`.
+`carried`). To add one: a function here and a line in `CONVERTERS`.
 """
 
 from __future__ import annotations

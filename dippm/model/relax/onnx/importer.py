@@ -13,11 +13,10 @@ import tvm
 from tvm import relax
 
 from dippm.base.progress import counted
+from dippm.model.relax.carried import PathBuilder, opaque_call, with_paths
 from dippm.model.relax.onnx.converters import CONVERTERS, Builder, dtype_of
 from dippm.model.relax.onnx.fold import Array
 from dippm.model.relax.onnx.tracing import Tensor, Trace, TracedStep
-from dippm.model.relax.opaque import opaque_call
-from dippm.model.relax.paths import PathBuilder, with_paths
 from dippm.model.relax.raw_graph import Attribute, RawGraph
 from dippm.model.relax.walk import walk
 

@@ -25,7 +25,6 @@ from dippm.model.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evalua
 from dippm.model.relax.onnx.fused import write_fused
 from dippm.model.relax.onnx.infer import Inference, Type, check, static_type
 from dippm.model.relax.onnx.inputs import check_size
-from dippm.model.relax.onnx.paths import path_of
 from dippm.model.relax.onnx.rebatch import Rebatch
 from dippm.model.relax.onnx.tracing import (
     DEFAULT_DOMAINS,
@@ -41,6 +40,7 @@ from dippm.model.relax.onnx.tracing import (
     malformed_error,
     may_be_sizes,
     message_start,
+    path_of,
 )
 from dippm.model.relax.raw_graph import InputValue
 

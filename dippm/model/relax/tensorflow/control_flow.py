@@ -20,7 +20,7 @@ from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from dippm.errors import ConversionError
-from dippm.model.relax.tensorflow.paths import path_of
+from dippm.model.relax.tensorflow import path_of
 from dippm.model.relax.tensorflow.static import Nodes, Statics
 
 LOOPS = frozenset({"While", "StatelessWhile"})

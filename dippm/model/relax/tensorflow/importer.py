@@ -2,7 +2,7 @@
 
 Operators are translated on demand, from the outputs backwards, so shape arithmetic, whose results
 TensorFlow's shape inference already knows, is never reached. Operators without a Relax equivalent
-become opaque calls "tf.<Name>" with TensorFlow's own output types (see `opaque`). Layouts are kept
+become opaque calls "tf.<Name>" with TensorFlow's own output types (see `carried`). Layouts are kept
 and named in the attributes.
 """
 
@@ -16,14 +16,12 @@ from tvm import relax
 
 from dippm.base.progress import tell
 from dippm.errors import ConversionError
-from dippm.model.relax.opaque import opaque_call
-from dippm.model.relax.paths import with_paths
+from dippm.model.relax.carried import opaque_call, with_paths
 from dippm.model.relax.raw_graph import Attribute
-from dippm.model.relax.tensorflow import layers, norms, operators, recurrent
+from dippm.model.relax.tensorflow import layers, norms, operators, path_of, recurrent
 from dippm.model.relax.tensorflow.call import Converter, Match, TensorFlowCall
 from dippm.model.relax.tensorflow.control_flow import BRANCHES, LOOPS
 from dippm.model.relax.tensorflow.graph import FlatGraph
-from dippm.model.relax.tensorflow.paths import path_of
 from dippm.model.relax.tensorflow.static import Statics
 
 CONVERTERS: dict[str, Converter] = {

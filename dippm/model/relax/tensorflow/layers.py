@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tvm import relax
 
-from dippm.model.relax.opaque import opaque_call
+from dippm.model.relax.carried import opaque_call
 from dippm.model.relax.tensorflow.call import (
     Converter,
     Match,

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tvm import relax
 
-from dippm.model.relax.opaque import opaque_call
+from dippm.model.relax.carried import opaque_call
 from dippm.model.relax.raw_graph import Attribute
 from dippm.model.relax.tensorflow.call import Match, Results, TensorFlowCall, dtype_of, shape_of
 

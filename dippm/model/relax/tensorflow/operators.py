@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from tvm import relax
 
-from dippm.model.relax.opaque import opaque_call
+from dippm.model.relax.carried import opaque_call
 from dippm.model.relax.tensorflow.call import (
     Converter,
     Results,

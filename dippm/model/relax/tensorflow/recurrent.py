@@ -19,7 +19,7 @@ from tensorflow.core.framework.function_pb2 import FunctionDef
 from tvm import relax
 
 from dippm.errors import ConversionError
-from dippm.model.relax.opaque import opaque_call
+from dippm.model.relax.carried import opaque_call
 from dippm.model.relax.tensorflow.call import (
     Converter,
     Match,

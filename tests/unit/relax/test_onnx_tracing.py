@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import helper
 
-from dippm.model.relax.onnx.paths import path_of
+from dippm.model.relax.onnx.tracing import path_of
 
 
 @pytest.mark.parametrize(

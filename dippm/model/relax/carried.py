@@ -1,4 +1,8 @@
-"""Module paths of Relax variables, and other facts for which Relax expressions have no place.
+"""What is carried through Relax beside its expressions: opaque calls, module paths, memory facts.
+
+Operators that TVM lacks or would decompose cross Relax as one packed call. The symbol of the call
+contains the operator's name and attributes: ``dippm.aten.hardswish{"inplace":1}``. Output types
+come from the exporter's own shape propagation, so no operator is lost.
 
 The names of bound variables are unique in a function and survive every pass. So the table from
 names to paths travels as an attribute of the function, and `walk` reads it. The variables written
@@ -7,12 +11,49 @@ in place and the called modules travel the same way, because memory use depends 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 
 import tvm
 from tvm import relax
 
-from dippm.model.relax.lifetimes import Lifetime, merge_lifetimes
+from dippm.model.relax.raw_graph import Attribute, Lifetime, merge_lifetimes
+
+PREFIX = "dippm."
+
+COMPLEX = {"complex32": "float16x2", "complex64": "float32x2", "complex128": "float64x2"}
+"""Relax types of complex numbers, which TVM lacks: vectors of two."""
+
+
+def opaque_call(
+    name: str,
+    inputs: Sequence[relax.Expr],
+    out_types: Sequence[tuple[Sequence[int], str]],
+    attributes: Mapping[str, Attribute] | None = None,
+) -> tvm.ir.Call:
+    """Return the packed call for one operator.
+
+    Args:
+        name: dialect and operator, such as "onnx.LSTM".
+        inputs: tensor arguments.
+        out_types: (shape, dtype) of each output.
+        attributes: attributes that its cost depends on in addition to shapes.
+    """
+    symbol = PREFIX + name + (json.dumps(attributes, sort_keys=True) if attributes else "")
+    types = [relax.TensorType(tuple(shape), dtype) for shape, dtype in out_types]
+    return relax.op.call_dps_packed(symbol, relax.Tuple(list(inputs)), types)
+
+
+def read_symbol(symbol: str) -> tuple[str, dict[str, Attribute]] | None:
+    """Return name and attributes from the symbol of a packed call; None if it is not ours."""
+    if not symbol.startswith(PREFIX):
+        return None
+    name, brace, rest = symbol[len(PREFIX) :].partition("{")
+    document = json.loads(brace + rest) if brace else {}
+    return name, {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
+
+
+# Module paths of variables, and other facts for which expressions have no place.
 
 ATTRIBUTE = "dippm.paths"
 IN_PLACE = "dippm.in_place"

@@ -6,8 +6,8 @@ Their sizes are those of the published configurations. They have no weights: the
 diffusion_unet          the U-Nets of Stable Diffusion 1.x and XL, the decoder from latent images to
                         pixels
 diffusion_transformers  DiT, Latte, the transformers of Stable Diffusion 3 and of FLUX.1
-speech                  the decoder of Whisper, one token at a time with its cache
 fields                  networks over weather fields, after the applications of MAELSTROM
-library                 parts of torchvision and transformers models, in published sizes
+library                 parts of torchvision and transformers models, in published sizes, and the
+                        decoder of Whisper, one token at a time with its cache
 published               the named networks: published parameter counts, inputs
 """

@@ -139,13 +139,13 @@ PUBLISHED: Mapping[str, PublishedNetwork] = {
     "whisper-small-heard": PublishedNetwork(
         "keys and values that the decoder of Whisper small has of a clip",
         None,
-        _of("speech", "HeardKeys"),
+        _library("HeardKeys"),
         {"states": (1500, 768)},
     ),
     "whisper-small-step": PublishedNetwork(
         "a token of the decoder of Whisper small",
         None,
-        _of("speech", "DecoderStep"),
+        _library("DecoderStep"),
         {
             "token": (1,),
             **{"keys": _SO_FAR, "values": _SO_FAR},

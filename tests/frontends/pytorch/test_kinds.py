@@ -10,7 +10,7 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.model import frontends
 from dippm.model.frontends import pytorch
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch.fallback_inputs import with_full_masks
+from dippm.model.frontends.torch.input_shapes import with_full_masks
 from dippm.model.graph import ModelGraph, build
 from tests.samples import sampled
 

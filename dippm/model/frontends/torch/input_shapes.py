@@ -1,12 +1,23 @@
-"""The shape of an input, derived from its name and the configuration of its model.
+"""The shape of an input by its name and its model's configuration, and inputs to fall back on.
 
 The names are those of `forward` parameters in transformers, which are the same for all its models.
+Models that refuse the usual inputs of their kind may take a fallback: masks without padding,
+latents of a decoder, codebooks in addition to tokens, features stacked to the width of the first
+layer, an image that is half of a canvas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isqrt
+from typing import TYPE_CHECKING, Any
+
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.relax.raw_graph import InputValue
+
+if TYPE_CHECKING:
+    import torch
 
 TOKENS = 128
 IMAGE = 224
@@ -223,3 +234,238 @@ def _own_setting(config: Any, *names: str, kinds: tuple[type, ...] = (int,)) -> 
         if usable and value and (not isinstance(value, int) or value > 0):
             return value
     return None
+
+
+# Fallback inputs, for models that refuse the usual inputs of their kind.
+
+LATENTS = 100
+MEL_BINS = 128
+FLOWS = 50
+STEPS = 1024
+MOST_NUMBERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackInputs:
+    """Sizes without the batch by input name, and values of the inputs with known numbers.
+
+    With values, the sizes are complete, with a batch of one.
+    """
+
+    shapes: Mapping[str, Shape]
+    values: Mapping[str, InputValue] = field(default_factory=dict)
+
+
+def fallback_inputs(
+    module: torch.nn.Module, config: Any, names: list[str], required: Collection[str]
+) -> Iterator[FallbackInputs]:
+    """Yield inputs that a module may accept, most likely first; none if nothing suggests any.
+
+    Args:
+        module: any module.
+        config: configuration of the module.
+        names: names of its parameters of `forward`.
+        required: names of those without a default.
+    """
+    main = getattr(module, "main_input_name", None)
+    base = [main] if isinstance(main, str) and main in names else []
+    if not base and not required and "input_ids" in names:
+        base = ["input_ids"]
+    if "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", False):
+        base.append("decoder_input_ids")
+    base += [name for name in required if name not in base]
+    most = [*base, *(n for n in names if n in (*COMPANIONS, "input_ids") and n not in base)]
+    masks = [n for n in names if n in _MASKS and n not in base]
+    for which in (base, [*base, *masks], [*most, *masks]):
+        shapes = {name: _fallback_shape(name, config) for name in which}
+        if any(shapes[name] is None for name in (*base, *required)):
+            continue
+        known = {name: shape for name, shape in shapes.items() if shape is not None}
+        held = [name for name in known if name in _MASKS]
+        ways = list(_ways(module, config, known))
+        yield from map(FallbackInputs, ways)
+        for sizes in ways if held else ():
+            yield from _with_full_masks(sizes, held)
+
+
+def _ways(
+    module: torch.nn.Module, config: Any, sizes: dict[str, Shape]
+) -> Iterator[dict[str, Shape]]:
+    """Yield sizes, and variants of them for some kinds of modules."""
+    yield sizes
+    if "pixel_values" in sizes and len(sizes["pixel_values"]) == 3:
+        if "prompt_pixel_values" in sizes:
+            halved = [n for n in sizes if n in ("pixel_values", *COMPANIONS) and len(sizes[n]) == 3]
+            yield {**sizes, **{n: _upper_half(sizes[n]) for n in halved}}
+        else:
+            yield {**sizes, "pixel_values": (1, *sizes["pixel_values"])}
+    for name in _FALLBACK_SOUND & sizes.keys():
+        shape = sizes[name]
+        yield {**sizes, name: (*shape[:-2], *reversed(shape[-2:]))}
+        times = _stacked_by(module, shape[-1])
+        if times > 1:
+            yield {**sizes, name: (*shape[:-2], shape[-2] // times, shape[-1] * times)}
+    if "input_values" in sizes and len(sizes["input_values"]) == 1:
+        yield {**sizes, "input_values": (1, *sizes["input_values"])}
+    codebooks = setting(config, "num_codebooks")
+    if codebooks and "input_ids" in sizes:
+        yield {**sizes, "input_ids": (*sizes["input_ids"], codebooks + 1)}
+
+
+def _with_full_masks(sizes: dict[str, Shape], masks: list[str]) -> Iterator[FallbackInputs]:
+    """Yield complete sizes with masks of ones, for modules that read the length of a sequence."""
+    if all(_count(sizes[name]) <= MOST_NUMBERS for name in masks):
+        whole = {name: (1, *shape) for name, shape in sizes.items() if name not in masks}
+        yield FallbackInputs(whole, {name: _ones((1, *sizes[name])) for name in masks})
+
+
+def with_full_masks(inputs: InputSpec) -> InputSpec | None:
+    """Return one sample of these inputs, with masks of ones; None without such masks."""
+    one = {"bool": True, "float": 1.0}
+    masks = {
+        name: _ones((1, *shape), one.get(inputs.kinds.get(name, ""), 1))
+        for name, shape in inputs.shapes.items()
+        if name.endswith("mask") and name not in inputs.batch_axes and _count(shape) <= MOST_NUMBERS
+    }
+    if not masks or any(axis is not None for axis in inputs.batch_axes.values()):
+        return None
+    shapes = {
+        name: shape if name in inputs.batch_axes else (1, *shape)
+        for name, shape in inputs.shapes.items()
+        if name not in masks
+    }
+    kinds = {name: kind for name, kind in inputs.kinds.items() if name not in masks}
+    return InputSpec(shapes, dict.fromkeys(shapes), {**inputs.values, **masks}, kinds)
+
+
+def packed_image(config: Any, names: Collection[str], main: object) -> Iterator[FallbackInputs]:
+    """Yield a square image as a sequence of patches, with its rows and columns as numbers.
+
+    Args:
+        config: configuration of the model.
+        names: names of its parameters of `forward`.
+        main: name of its main input.
+    """
+    patch, channels = setting(config, "patch_size"), setting(config, "num_channels") or 3
+    if patch is None or "pixel_values" not in names:
+        return
+    text = {"input_ids": (1, *_texts(config)[0])} if main == "input_ids" in names else {}
+    if "spatial_shapes" in names:
+        side = isqrt(setting(config, "num_patches") or 256)
+        sizes = {"pixel_values": (1, side * side, channels * patch * patch)}
+        mask = {"pixel_attention_mask": _ones((1, side * side))}
+        masked = mask if "pixel_attention_mask" in names else {}
+        yield FallbackInputs({**text, **sizes}, {"spatial_shapes": ((side, side),), **masked})
+    elif "target_sizes" in names:
+        side = 16
+        row = (1, channels, patch, side * side * patch)
+        yield FallbackInputs({**text, "pixel_values": row}, {"target_sizes": ((side, side),)})
+    elif "pixel_position_ids" in names:
+        pool = setting(config, "pooling_kernel_size") or 1
+        side = max(16 // pool, 1) * pool
+        places = tuple((x, y) for y in range(side) for x in range(side))
+        sizes = {"pixel_values": (1, side * side, channels * patch * patch)}
+        yield FallbackInputs(sizes, {"pixel_position_ids": (places,)})
+
+
+def _fallback_shape(name: str, config: Any) -> Shape | None:
+    rule = _FALLBACK_RULES.get(name)
+    found = (rule(config) if rule is not None else None) or input_shape(name, config)
+    return found[0] if found is not None else None
+
+
+def _stacked_by(module: torch.nn.Module, width: int) -> int:
+    """Return the number of steps that the first layer of a module takes as one."""
+    first = next((part for part in module.modules() if list(part.parameters(recurse=False))), None)
+    wanted = getattr(first, "in_features", None)
+    return wanted // width if isinstance(wanted, int) and width and wanted % width == 0 else 1
+
+
+def _upper_half(shape: Shape) -> Shape:
+    channels, height, width = shape
+    return channels, height // 2, width
+
+
+def _count(shape: Shape) -> int:
+    return shape[0] * _count(shape[1:]) if shape else 1
+
+
+def _ones(shape: Shape, one: float = 1) -> InputValue:
+    return tuple(_ones(shape[1:], one) for _ in range(shape[0])) if shape else one
+
+
+def _texts(config: Any) -> Found:
+    found = input_shape("input_ids", config)
+    assert found is not None
+    return found
+
+
+def _images_of_text(config: Any) -> Found:
+    return (*_texts(config)[0], 1), True
+
+
+def _wide(count: int) -> Callable[[Any], Found | None]:
+    def rule(config: Any) -> Found | None:
+        inner = getattr(config, "dit_config", config)
+        width = setting(inner, "hidden_size")
+        return ((count, width), True) if width else None
+
+    return rule
+
+
+def _any_sound_features(config: Any) -> Found | None:
+    if found := input_shape("input_features", config):
+        return found
+    inner = getattr(config, "semantic_model_config", None)
+    width = getattr(inner, "feature_projection_input_dim", None)
+    if width:  # in addition to the sound itself, one step per 20 ms
+        return (SAMPLES // 320, width), True
+    return (FEATURE_STEPS, MEL_BINS), True
+
+
+def _latents(config: Any) -> Found | None:
+    width = setting(config, "hidden_size")
+    return ((width, LATENTS), True) if width else None
+
+
+def _patched_series(config: Any) -> Found | None:
+    length, patch = setting(config, "context_length"), setting(config, "patch_length")
+    return ((max(min(length, STEPS) // patch, 1) * patch,), True) if length and patch else None
+
+
+def _context(config: Any) -> Found | None:
+    width, layers = setting(config, "hidden_size"), getattr(config, "target_layer_ids", None)
+    return ((TOKENS, width * len(layers)), True) if width and layers else None
+
+
+def _noise(config: Any) -> Found | None:
+    width, block = setting(config, "hidden_size"), setting(config, "block_size")
+    return ((block, width), True) if width and block else None
+
+
+_FALLBACK_RULES: dict[str, Callable[[Any], Found | None]] = {
+    "action_embeds": _wide(FLOWS),
+    "attention_mask": _texts,
+    "classes_attention_mask": _texts,
+    "context_hidden_states": _context,
+    "decoder_attention_mask": _texts,
+    "freq": lambda _: ((1,), True),
+    "hidden_states": _wide(TOKENS),
+    "image_attention_mask": _images_of_text,
+    "image_embeds_position_mask": _texts,
+    "input_features": _any_sound_features,
+    "latents": _latents,
+    "noise_embeds": _noise,
+    "past_values": _patched_series,
+    "past_values_padding": _patched_series,
+    "tasks_attention_mask": _texts,
+}
+
+_MASKS = frozenset(
+    """
+    attention_mask decoder_attention_mask image_attention_mask image_embeds_position_mask
+    input_features_mask
+    """.split()
+)
+
+_FALLBACK_SOUND = frozenset({"hidden_states", "input_features", "latents"})

@@ -22,7 +22,7 @@ from dippm.model.frontends.torch.call import (
     plain_type,
     takes_parts,
 )
-from dippm.model.frontends.torch.fallback_inputs import with_full_masks
+from dippm.model.frontends.torch.input_shapes import with_full_masks
 from dippm.model.frontends.torch.usual_inputs import last_inputs, own_inputs
 from dippm.model.relax.raw_graph import InputValue
 

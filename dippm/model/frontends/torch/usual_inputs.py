@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch.fallback_inputs import (
-    FallbackInputs,
-    fallback_inputs,
-    packed_image,
-)
 from dippm.model.frontends.torch.input_shapes import (
     COMPANIONS,
     IMAGE,
     SOUND,
+    FallbackInputs,
     Shape,
+    fallback_inputs,
     input_shape,
+    packed_image,
     setting,
 )
 from dippm.model.relax.raw_graph import InputValue

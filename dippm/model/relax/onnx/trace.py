@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dippm.base.progress import EACH, counted, tell
 from dippm.errors import ConversionError
-from dippm.model.relax.onnx import control_flow, data_dependent_sizes, sequences
+from dippm.model.relax.onnx import control_flow, data_dependent_sizes
 from dippm.model.relax.onnx.classical import write_classical
 from dippm.model.relax.onnx.contributed import BLOCKED, BLOCKED_HINT, BLOCKED_WHY
 from dippm.model.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
@@ -170,8 +170,8 @@ class Tracer:
                 raise UnsupportedError(node, BLOCKED_WHY, BLOCKED_HINT)
             if node.op_type in control_flow.TRACERS:
                 control_flow.TRACERS[node.op_type](self, node, attributes)
-            elif node.op_type in sequences.TRACERS and node.domain in DEFAULT_DOMAINS:
-                sequences.TRACERS[node.op_type](self, node, attributes)
+            elif node.op_type in control_flow.SEQUENCE_TRACERS and node.domain in DEFAULT_DOMAINS:
+                control_flow.SEQUENCE_TRACERS[node.op_type](self, node, attributes)
             elif write_fused(self, node, attributes) or write_classical(self, node, attributes):
                 continue
             elif node.op_type in _SKIPPED and self._skips(node):

@@ -1,6 +1,6 @@
 """TensorFlow → Relax: functions flattened, shapes inferred, operators translated.
 
-Here is what all files say of layers: the layer of an operation follows from its name scopes.
+The functions here name the layer of an operation, from its name scopes.
 """
 
 from __future__ import annotations

@@ -99,8 +99,6 @@ _SECTIONS = {
     "model.relax.onnx.model": "functions well_formed",
     "model.relax.onnx.tracing": "block paths values",
     "model.relax.raw_graph": "holds lifetimes packed",
-    "model.relax.tensorflow.layers": "convolutions",
-    "model.relax.tensorflow.static": "tensor_lists",
     "model.relax.torch_programs": "torch_data_flow torch_namespaces torch_tracing",
     "runs.colocation.allocation": "ending seating",
     "runs.colocation.instance_removal": "removal undoing",
@@ -141,7 +139,6 @@ MERGED = {
 } | {
     "model.frontends.torch.foreign_operators": "model.relax.torch_programs",
     "model.graph.dialects.names": "model.graph.operators",
-    "model.relax.tensorflow.paths": "model.relax.tensorflow",
     "model.relax.without_torch": "model.relax",
 }
 """Modules that were renamed, or became a section of another one → that one, within `dippm`."""

@@ -18,9 +18,8 @@ from dippm.cli.compare import compare
 from dippm.cli.compare_run import compare_run
 from dippm.cli.cost import cost
 from dippm.cli.devices_import import devices_import
-from dippm.cli.diff import diff
 from dippm.cli.doctor import doctor
-from dippm.cli.explain import explain
+from dippm.cli.explain import diff, explain, what_if
 from dippm.cli.explore import explore
 from dippm.cli.graph import graph
 from dippm.cli.import_runs import import_runs
@@ -47,7 +46,6 @@ from dippm.cli.sweep import sweep
 from dippm.cli.trace import export_trace, verify_trace
 from dippm.cli.track import track
 from dippm.cli.ui import ui
-from dippm.cli.what_if import what_if
 
 app = typer.Typer(
     name="dippm",

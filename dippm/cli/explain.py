@@ -1,4 +1,4 @@
-"""`dippm explain`."""
+"""`dippm explain`, `dippm diff` and `dippm what-if`: where the cost of a model comes from."""
 
 from __future__ import annotations
 
@@ -36,3 +36,81 @@ def explain(
 
         found = answer(model, **asked)
     show("explain", found, json=json, csv=csv, html=html, depth=depth, operators=operators)
+
+
+@options.conditions("channels_last", pairs=True)  # --layout says it for either side
+def diff(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL [MODEL]", help="One model under two conditions, or two models."
+        ),
+    ],
+    *,
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--layout", help="channels-first or channels-last, or two layouts separated by a comma."
+        ),
+    ] = "channels-first",
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            "--depth",
+            min=1,
+            help="Number of module levels by which changes are summed. Default: all.",
+        ),
+    ] = None,
+    rows: Annotated[
+        int,
+        typer.Option("--rows", min=1, help="Number of listed changes; the others are summed up."),
+    ] = 15,
+    csv: options.Csv = None,
+    html: options.Html = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    **asked: Any,
+) -> None:
+    """Attribute the time difference between two predictions: two models, devices, precisions, ...
+
+    A condition with two values, such as `--precision fp32,fp16` or `--mig full,3g.20gb`, has one
+    for each side.
+    """
+    if len(models) > 2:
+        raise typer.BadParameter(f"{len(models)} models: give one or two")
+    layouts = [_layout(text) for text in options.split_list(layout)]
+    sides = {name: options.sides(name, value) for name, value in asked.items()}
+    sides["channels_last"] = layouts[0] if len(layouts) == 1 else layouts
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        ready_to_plot(html)
+        from dippm.decide.explanation import diff as answer
+
+        after = models[1] if len(models) == 2 else None
+        found = answer(models[0], after, **sides)
+    document = found.to_dict(depth)
+    how: dict[str, Any] = {"depth": depth, "rows": rows}
+    show("diff", found, json=json, csv=csv, html=html, document=document, **how)
+
+
+def _layout(text: str) -> bool:
+    if text not in ("channels-first", "channels-last"):
+        raise typer.BadParameter(f"layout {text!r}: channels-first or channels-last")
+    return text == "channels-last"
+
+
+@options.conditions()
+def what_if(
+    model: options.Source,
+    *,
+    csv: options.Csv = None,
+    html: options.Html = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    **asked: Any,
+) -> None:
+    """Predict the effect of single changes on a model: bandwidth, memory layout, batch size, ..."""
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.decide.explanation import what_if as answer
+
+        found = answer(model, **asked)
+    show("what-if", found, json=json, csv=csv, html=html)

@@ -12,40 +12,28 @@ import typer
 
 from dippm.cli.calibrate import calibrate
 from dippm.cli.check import check
-from dippm.cli.choose import choose
+from dippm.cli.choose import choose, mig, mig_plan, request
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
-from dippm.cli.compare_run import compare_run
 from dippm.cli.cost import cost
-from dippm.cli.devices_import import devices_import
-from dippm.cli.doctor import doctor
 from dippm.cli.explain import diff, explain, what_if
 from dippm.cli.explore import explore
 from dippm.cli.graph import graph
-from dippm.cli.import_runs import import_runs
-from dippm.cli.lists import devices, hosts, models
-from dippm.cli.llm import llm
+from dippm.cli.lists import devices, devices_import, hosts, models
 from dippm.cli.measure import measure
-from dippm.cli.mig import mig
-from dippm.cli.mig_plan import mig_plan
 from dippm.cli.output import say
-from dippm.cli.parallel import parallel
-from dippm.cli.pipeline import pipeline
+from dippm.cli.pipeline import llm, pipeline
 from dippm.cli.plan import plan
 from dippm.cli.plot import plot
 from dippm.cli.predict import predict
 from dippm.cli.report import report
-from dippm.cli.request import request
-from dippm.cli.run import run
-from dippm.cli.runs import runs
-from dippm.cli.selftest import selftest
-from dippm.cli.serve import serve
-from dippm.cli.share import share
+from dippm.cli.run import run, track
+from dippm.cli.runs import compare_run, export_trace, import_runs, runs, verify_trace
+from dippm.cli.selftest import doctor, selftest
+from dippm.cli.serve import serve, ui
+from dippm.cli.share import parallel, share
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
-from dippm.cli.trace import export_trace, verify_trace
-from dippm.cli.track import track
-from dippm.cli.ui import ui
 
 app = typer.Typer(
     name="dippm",

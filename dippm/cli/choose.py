@@ -1,14 +1,24 @@
-"""`dippm choose`."""
+"""`dippm choose`, `mig`, `mig plan` and `request`: GPUs and MIG slices that hold a model."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import error_document, errors_reported, report_error, show
+from dippm.cli.compare import list_text
+from dippm.cli.output import (
+    error_document,
+    errors_reported,
+    print_verify,
+    print_warnings,
+    report_error,
+    show,
+    write_files,
+)
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
@@ -165,3 +175,170 @@ def answer_choice(
         if not json:
             report_error(failed, as_json=False)
         raise typer.Exit(1)
+
+
+@options.conditions("mig")  # every slice is a row
+def mig(
+    model: options.Source,
+    slo_ms: SloMs = None,
+    slo_at: SloAt = "upper",
+    max_memory_mb: MaxMemory = None,
+    *,
+    csv: options.Csv = None,
+    html: options.Html = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    **asked: Any,
+) -> None:
+    """Find the smallest MIG slice that holds a model at 99 % and meets a latency limit.
+
+    Every slice is a row. Exit code 1 if not even the whole GPU is sufficient.
+    """
+
+    def ask() -> Choice:
+        from dippm.decide.choice import smallest_slice
+
+        return smallest_slice(
+            model,
+            slo_ms=slo_ms,
+            slo_at=cast(Any, slo_at),
+            max_memory_mb=max_memory_mb,
+            **asked,
+        )
+
+    answer_choice("mig", ask, json=json, csv=csv, html=html, quiet=quiet, slices=True)
+
+
+@options.conditions("mig")  # the slices are the answer
+def mig_plan(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="Paths of model files, or library models."),
+    ] = None,
+    models_from: options.ModelsFrom = None,
+    slo_ms: SloMs = None,
+    slo_at: SloAt = "upper",
+    max_memory_mb: MaxMemory = None,
+    mps: Annotated[
+        int,
+        typer.Option(
+            "--mps",
+            metavar="PROCESSES",
+            help="Processes of each model, which share the slice of the model by MPS.",
+        ),
+    ] = 1,
+    *,
+    csv: options.Csv = None,
+    html: options.Html = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    **asked: Any,
+) -> None:
+    """Pack models onto the MIG slices of one GPU by predicted memory and latency.
+
+    A model without a slice is a row with its reason, and exit code 1. No GPU is changed.
+    """
+    if not models and models_from is None:
+        raise typer.BadParameter("no model: give model files or names, or --from FILE")
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.decide.choice import pack
+        from dippm.estimate.model_list import Candidate, candidates_of
+
+        cases = [Candidate(model) for model in models or ()]
+        if models_from is not None:
+            cases += candidates_of(list_text(models_from))
+        packing = pack(
+            cases,
+            slo_ms=slo_ms,
+            slo_at=cast(Any, slo_at),
+            max_memory_mb=max_memory_mb,
+            copies=mps,
+            **asked,
+        )
+    rows = [
+        model.row() | {"error": error_document(model.error) if model.error else None}
+        for model in packing.models
+    ]
+    document = packing.to_dict() | {"models": rows}
+    show("mig-plan", packing, json=json, csv=csv, html=html, document=document)
+    if packing.left_out:
+        raise typer.Exit(1)
+
+
+# What serves is timed as a whole, under torch.no_grad.
+@options.conditions("device", "mig", "timer", "autograd")
+def request(
+    model: options.Source,
+    slo_ms: SloMs = None,
+    format: Annotated[
+        str,
+        typer.Option("--format", "-f", help="Output format: k8s, kueue, dra, hami, slurm or json."),
+    ] = "k8s",
+    devices: Annotated[
+        str,
+        typer.Option(
+            "--devices", "--device", "-d", help="GPUs of the cluster, separated by commas; or all."
+        ),
+    ] = "A100",
+    slices: Annotated[
+        bool, typer.Option("--slices/--no-slices", help="Also consider MIG slices.")
+    ] = True,
+    probability: Annotated[
+        float,
+        typer.Option(
+            "--probability", help="Probability with which a batch takes at most --slo-ms."
+        ),
+    ] = 0.95,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Name of the created object. Default: derived from the model."),
+    ] = None,
+    image: Annotated[
+        str, typer.Option("--image", help="Image of the container that runs the model.")
+    ] = "IMAGE",
+    resource: Annotated[
+        str | None,
+        typer.Option(
+            "--resource",
+            help="Name of the resource in the cluster: an extended resource, a device class, or a "
+            "type of --gres.",
+        ),
+    ] = None,
+    *,
+    csv: options.Csv = None,
+    html: options.Html = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    **asked: Any,
+) -> None:
+    """Write a scheduler's resource request for the smallest sufficient GPU or MIG slice.
+
+    It holds the model at 99 % and meets --slo-ms with --probability. Exit code 1 if there is none.
+    """
+    as_document = json or format == "json"
+    with errors_reported(as_json=as_document), progress_shown(quiet=quiet):
+        from dippm.decide.scheduling import find_format, request_resources
+        from dippm.decide.scheduling.names import object_name
+
+        written = None if format == "json" else find_format(format)
+        called = object_name(name, model)
+        found = request_resources(
+            model,
+            devices=options.split_list(devices),
+            slices=slices,
+            slo_ms=slo_ms,
+            probability=probability,
+            resource=resource,
+            **asked,
+        )
+        text = None if written is None else written.render(found, name=called, image=image)
+    if as_document:
+        document = {"format": format, "manifest": text, **found.to_dict()}
+        show("request", found, json=True, csv=csv, html=html, document=document)
+        return
+    with errors_reported(as_json=False):
+        write_files(found, csv=csv, html=html)
+    assert text is not None
+    typer.echo(text, nl=False)
+    print_warnings(found.notes)
+    print_verify(found.prediction, sys.stderr)

@@ -1,15 +1,16 @@
-"""`dippm devices` and `dippm models`."""
+"""`dippm devices`, `devices import`, `hosts` and `models`: what DIPPM knows by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, show
+from dippm.cli.output import errors_reported, print_json, show
 
 if TYPE_CHECKING:
     from dippm.devices import Device
@@ -98,3 +99,30 @@ def _matching(devices: Sequence[Device], words: Sequence[str] | None) -> list[De
     wanted = [word.casefold() for word in words or ()]
     texts = [" ".join((d.name, d.architecture, *d.aliases)).casefold() for d in devices]
     return [d for d, text in zip(devices, texts, strict=True) if all(w in text for w in wanted)]
+
+
+def devices_import(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Device file to import.")],
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Name of the imported device. Default: the name in the file."),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an imported device of the same name.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Check a device file and store it, so that --device accepts its name."""
+    from dippm.devices.imported import age_of, import_device
+
+    with errors_reported(as_json=json):
+        device, kept = import_device(file, name=name, replace=replace)
+    if json:
+        print_json("devices", {"devices": [asdict(device)]})
+        return
+    from dippm.show.report.console import console, device_table, print_text
+
+    console().print(device_table([device]))
+    print_text(f"{device.name}: {age_of(device)}")
+    print_text(f"Source: {device.source}")
+    print_text(f'Kept in {kept}. Use it: --device "{device.name}"')

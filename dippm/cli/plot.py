@@ -1,21 +1,26 @@
-"""`dippm plot`."""
+"""`dippm plot`: charts of several runs, and menus to choose what is drawn."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from dippm.base.printable import printable
 from dippm.cli import options
 from dippm.cli.options import split_list
 from dippm.cli.output import errors_reported, say
 from dippm.cli.progress import progress_shown
 from dippm.cli.runs import Store
+from dippm.errors import DippmError
 
 if TYPE_CHECKING:
+    from dippm.runs.store.stored_run import StoredRun
+    from dippm.show.report.runs.catalogue import Entry
     from dippm.show.report.runs.charts import DrawnCharts
 
 
@@ -90,8 +95,6 @@ def plot(
         if uuids:
             entries = chosen(runs, split_list(types), split_list(descriptions))
         else:
-            from dippm.cli.picker import pick
-
             runs, entries = pick(runs)
         if not entries:
             raise typer.Exit(1)
@@ -103,7 +106,6 @@ def plot(
 
 def write_charts(drawn: DrawnCharts, back_end: BackEnd, out: Path | None) -> None:
     """Write the file, or show the text."""
-    from dippm.base.printable import printable
     from dippm.show.report.files import write_text
 
     if back_end is BackEnd.MATPLOTLIB and out is not None:
@@ -132,3 +134,58 @@ def _text(drawn: DrawnCharts, back_end: BackEnd) -> str:
     if back_end is BackEnd.CSV:
         return csv_text(drawn).rstrip("\n")
     return plain_text(drawn)
+
+
+_Item = TypeVar("_Item")
+
+
+def pick(
+    runs: Sequence[StoredRun], types: Sequence[str] = (), descriptions: Sequence[str] = ()
+) -> tuple[list[StoredRun], list[Entry]]:
+    """Let the user choose runs and entries.
+
+    Args:
+        runs: runs to choose from.
+        types: types as in `chosen`; if given, their menu is skipped.
+        descriptions: descriptions, likewise.
+
+    Raises:
+        DippmError: if there is nothing to choose from, or the menu library is missing.
+        typer.Exit: with code 130 after Ctrl-C.
+    """
+    from dippm.show.report.runs.catalogue import chosen
+    from dippm.show.report.runs.listing import when
+
+    if not runs:
+        raise DippmError("there are no runs yet", "`dippm run -- COMMAND` makes one.")
+    wanted = _ask(
+        "Runs",
+        {f"{run.uuid[:8]}  {when(run)[:16]}  {run.name}  {run.status}": run for run in runs},
+    )
+    described = found = chosen(wanted, types, descriptions)
+    if not types:
+        asked = _ask("Types", {entry.type: entry.type for entry in found})
+        described = [entry for entry in found if entry.type in asked]
+    if descriptions:
+        return wanted, described
+    names = {entry.description or "(series)": entry.description for entry in described}
+    left = _ask("Descriptions", names) if len(names) > 1 else list(names.values())
+    return wanted, [entry for entry in described if entry.description in left]
+
+
+def _ask(title: str, items: dict[str, _Item]) -> list[_Item]:
+    try:
+        import questionary
+    except ImportError as error:
+        hint = "Install it: pip install 'dippm[track]'; or give runs with --uuids."
+        raise DippmError("the menus require questionary", hint) from error
+    choices = [questionary.Choice(printable(text), value=item) for text, item in items.items()]
+    answer: list[Any] | None = questionary.checkbox(
+        f"{title}:",
+        choices=choices,
+        instruction="(space: select, a: all, i: invert, enter: continue)",
+        validate=lambda chosen_: bool(chosen_) or "Select at least one with the space bar.",
+    ).ask(kbi_msg="")
+    if answer is None:
+        raise typer.Exit(130)
+    return answer

@@ -1,8 +1,9 @@
-"""`dippm selftest`: what DIPPM itself costs."""
+"""`dippm doctor` and `dippm selftest`: the state of this installation, and what DIPPM costs."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -10,6 +11,24 @@ import typer
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json
 from dippm.cli.progress import progress_shown
+
+
+def doctor(json: options.Json = False) -> None:
+    """Check this installation: frameworks, checkpoints, GPU, memory and cache.
+
+    Exit code 1 if a part is broken.
+    """
+    from dippm.show.report.console import console, findings_table
+    from dippm.show.report.health import examine
+
+    findings = examine()
+    if json:
+        print_json("doctor", {"findings": [asdict(finding) for finding in findings]})
+    else:
+        console().print(findings_table(findings))
+    if any(finding.state == "broken" for finding in findings):
+        raise typer.Exit(1)
+
 
 selftest = typer.Typer(help="Measure the overhead of DIPPM.", no_args_is_help=True)
 
@@ -57,7 +76,7 @@ def overhead(
         sleep_s, sort_mb, matmul, repeats, sources=names, device=device, limit_s=60 * minutes
     )
     # It takes minutes: a log gets a line per step, where a terminal has one that disappears.
-    progress = tell if quiet or sys.stderr.isatty() else _say
+    progress = tell if quiet or sys.stderr.isatty() else _say_stage
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
         report = run(plan, progress=progress)
     if json:
@@ -83,7 +102,7 @@ def tracking(
     from dippm.show.report.console import console
     from dippm.show.report.overhead import run_cost_table
 
-    progress = tell if quiet or sys.stderr.isatty() else _say
+    progress = tell if quiet or sys.stderr.isatty() else _say_stage
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
         cost = run_cost(seconds, repeats, progress=progress)
     if json:
@@ -94,5 +113,5 @@ def tracking(
         raise typer.Exit(1)
 
 
-def _say(stage: str) -> None:
+def _say_stage(stage: str) -> None:
     typer.echo(stage, err=True)

@@ -39,8 +39,7 @@ def show(given: argparse.Namespace) -> None:
     Raises:
         DippmError: if the file has no such runs, types or descriptions.
     """
-    from dippm.cli.picker import pick
-    from dippm.cli.plot import BackEnd, write_charts
+    from dippm.cli.plot import BackEnd, pick, write_charts
     from dippm.show.report.runs.catalogue import chosen
     from dippm.show.report.runs.drawing import draw
 

@@ -58,7 +58,7 @@ def test_while_modules_are_imported(interrupted, onnx_file):
         ("dippm.cli", predict),
         ("typer", compare),
         ("dippm.cli.app", ("explore", "space.yaml")),
-        ("dippm.cli.ui", ("ui",)),
+        ("dippm.cli.serve", ("ui",)),
         ("dippm.cli.run", ("run", "true")),
         ("dippm.cli.crash", predict),
         ("numpy", predict),

@@ -868,7 +868,7 @@ import io
 
 import onnx
 
-from dippm.cli.spelling import OPTIONS, Option, on_command_line
+from dippm.cli.output import OPTIONS, Option, on_command_line
 from dippm.errors import RunError
 from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
 from dippm.runs.plans.plan import records

@@ -1,4 +1,4 @@
-"""The command line: one file per command, gathered here.
+"""The command line: one file per subject, its commands gathered here.
 
 Exit codes: 0 ok, 1 error, 2 usage, 128 + n ended by signal n (130 interrupted). Data goes to
 stdout, messages go to stderr.
@@ -13,12 +13,11 @@ import typer
 from dippm.cli.calibrate import calibrate
 from dippm.cli.check import check
 from dippm.cli.choose import choose, mig, mig_plan, request
-from dippm.cli.commands import Commands
+from dippm.cli.commands import Commands, end_in_order
 from dippm.cli.compare import compare
 from dippm.cli.cost import cost
-from dippm.cli.explain import diff, explain, what_if
+from dippm.cli.explain import diff, explain, graph, what_if
 from dippm.cli.explore import explore
-from dippm.cli.graph import graph
 from dippm.cli.lists import devices, devices_import, hosts, models
 from dippm.cli.measure import measure
 from dippm.cli.output import say
@@ -32,7 +31,6 @@ from dippm.cli.runs import compare_run, export_trace, import_runs, runs, verify_
 from dippm.cli.selftest import doctor, selftest
 from dippm.cli.serve import serve, ui
 from dippm.cli.share import parallel, share
-from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
 
 app = typer.Typer(

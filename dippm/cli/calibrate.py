@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, print_json, print_warnings, progress_shown
 from dippm.devices import Calibration
 
 if TYPE_CHECKING:

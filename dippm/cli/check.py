@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, say, show
-from dippm.cli.progress import progress_shown
-from dippm.cli.spelling import on_command_line
+from dippm.cli.output import errors_reported, on_command_line, print_json, progress_shown, say, show
 
 if TYPE_CHECKING:
     from dippm.decide.budgets import Check

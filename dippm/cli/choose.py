@@ -15,12 +15,12 @@ from dippm.cli.output import (
     errors_reported,
     print_verify,
     print_warnings,
+    progress_shown,
+    ready_to_plot,
     report_error,
     show,
     write_files,
 )
-from dippm.cli.pages import ready_to_plot
-from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Frame of every command: handling of uncaught errors, and of a failing stdout.
+"""Frame of every command: uncaught errors, a failing stdout, and signals become exit codes.
 
 * a `DippmError`: its message and hint, exit code 1 (see `output`)
 * a usage error: exit code 2, under --json one document
@@ -6,6 +6,7 @@
 * a closed pipe: exit code 141, like a program that SIGPIPE ended
 * a full device: one line on stderr, exit code 1
 * anything else: one line and a report file, exit code 1
+* SIGTERM, SIGHUP: workers and their folders are removed, exit code 128 + n
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import platform
+import shlex
+import signal
 import sys
+import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
+from types import FrameType
 from typing import Any, get_args
 
 import typer
@@ -25,10 +34,15 @@ from typer.core import TyperGroup
 from dippm.base import interrupt
 from dippm.base.printable import PLAIN, legible, printable
 from dippm.base.written import decimal_number, whole_number
-from dippm.cli.crash import report_crash
-from dippm.cli.output import print_json, report_error
-from dippm.cli.spelling import OPTIONS, on_command_line, one_command, options_of
-from dippm.errors import DippmError, DippmWarning, shortened
+from dippm.cli.output import (
+    OPTIONS,
+    on_command_line,
+    one_command,
+    options_of,
+    print_json,
+    report_error,
+)
+from dippm.errors import DippmError, DippmWarning, UnexpectedError, shortened
 
 INTERRUPTED, READER_GONE = 130, 141
 VALUES = {
@@ -222,7 +236,7 @@ def _exit_codes(words: Sequence[str]) -> Iterator[None]:
 
 
 def _dippm_error(error: BaseException, words: Sequence[str]) -> DippmError:
-    return error if isinstance(error, DippmError) else report_crash(error, words)
+    return error if isinstance(error, DippmError) else _report_crash(error, words)
 
 
 def _prepare_streams() -> None:
@@ -265,3 +279,93 @@ def _warnings_in_a_line() -> Iterator[None]:
 
         warnings.showwarning = in_a_line
         yield
+
+
+_DISTRIBUTIONS = (
+    "dippm", "torch", "torch-geometric", "apache-tvm", "onnx", "numpy", "safetensors", "typer",
+    "rich", "keras", "tensorflow-cpu", "paddlepaddle", "timm", "torchvision", "transformers",
+)  # fmt: skip
+
+
+def _report_crash(error: BaseException, words: Sequence[str]) -> UnexpectedError:
+    """Write a report about an exception, and return the error for the user.
+
+    Args:
+        error: uncaught exception.
+        words: arguments of the command line.
+    """
+    what = f"{type(error).__name__}: {_text_of_error(error)}".rstrip(": ").partition("\n")[0]
+    message = f"DIPPM failed unexpectedly: {what[:500]}"
+    try:
+        place = _write_report(_report(error, words))
+    except OSError as failure:
+        reason = failure.strerror or str(failure)
+        unexpected_error = UnexpectedError(
+            message, f"No report could be written ({reason}); set TMPDIR."
+        )
+    else:
+        hint = (
+            f"This is a bug in DIPPM. Report it with {place}, which has no content of your files."
+        )
+        unexpected_error = UnexpectedError(message, hint)
+    unexpected_error.__cause__ = error
+    return unexpected_error
+
+
+def _report(error: BaseException, words: Sequence[str]) -> str:
+    lines = [
+        f"written: {datetime.now(UTC).isoformat(timespec='seconds')}",
+        f"command: dippm {shlex.join(words)}",
+        f"python: {sys.version.split()[0]} on {platform.platform()}",
+        *(f"{name}: {_installed_version(name)}" for name in _DISTRIBUTIONS),
+        "",
+        *_traceback(error),
+    ]
+    return "\n".join(printable(line, keep="\n") for line in lines) + "\n"
+
+
+def _traceback(error: BaseException) -> list[str]:
+    try:
+        return ["".join(traceback.format_exception(error))]
+    except Exception as broken:  # an exception that cannot be formatted
+        return [*traceback.format_tb(error.__traceback__), f"(not shown: {type(broken).__name__})"]
+
+
+def _text_of_error(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def _installed_version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _write_report(text: str) -> str:
+    handle, path = tempfile.mkstemp(prefix="dippm-report-", suffix=".txt")
+    with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    return path
+
+
+_SIGNALS = ("SIGTERM", "SIGHUP")  # Ctrl-C is an exception already
+
+
+def end_in_order() -> None:
+    """Turn termination signals into an exit with code 128 + n.
+
+    A second one ends the process at once. An ignored signal stays ignored, as under nohup.
+    """
+    for name in _SIGNALS:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import check_fit, errors_reported, show
-from dippm.cli.progress import progress_shown
-from dippm.cli.spelling import on_command_line
+from dippm.cli.output import check_fit, errors_reported, on_command_line, progress_shown, show
 
 if TYPE_CHECKING:
     from dippm.estimate.comparison import Comparison

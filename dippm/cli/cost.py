@@ -9,8 +9,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.choose import CarbonFile, PricesFile, RegionName
-from dippm.cli.output import errors_reported, show
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, progress_shown, show
 
 if TYPE_CHECKING:
     from dippm.estimate.carbon import Region

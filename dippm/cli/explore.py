@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, show, write_files
-from dippm.cli.pages import ready_to_plot
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, progress_shown, ready_to_plot, show, write_files
 
 
 def explore(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, print_json, print_warnings, progress_shown
 
 if TYPE_CHECKING:
     from dippm.estimate.prediction import Prediction

@@ -1,17 +1,25 @@
-"""Output of commands: one JSON document or text on stdout, errors with their next step."""
+"""Output of commands: one JSON document or text on stdout, errors with their next step.
+
+Errors are raised below the command line, and their hints name Python's arguments: `trust=True`,
+`timeout_s=600`. If the running command has an option for an argument, the hint says `--trust`,
+`--timeout-s 600`; other arguments exist only in Python and stay unchanged.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from dippm.base.printable import json_text, legible, printable
-from dippm.cli.spelling import on_command_line
 from dippm.errors import DippmError, DoesNotFitError
 
 if TYPE_CHECKING:
@@ -19,7 +27,6 @@ if TYPE_CHECKING:
 
     from dippm.base.answer import Answer
     from dippm.estimate.prediction import Prediction
-
 
 SCHEMA_VERSION = 1
 """Version of all documents, raised when a key is renamed, removed, or changes its meaning."""
@@ -182,3 +189,112 @@ def error_document(error: DippmError) -> dict[str, str]:
 def _indent(text: str) -> str:
     """Indent all but the first line, so that text from outside cannot imitate DIPPM's lines."""
     return printable(text, keep="\n").replace("\n", "\n  ")
+
+
+def ready_to_plot(html: Path | None) -> None:
+    """Check that a page with plots can be made, if one is requested.
+
+    Raises:
+        ReportNotInstalledError: if a library of reports is missing.
+    """
+    if html is not None:
+        from dippm.show.report.plotted import require_libraries
+
+        require_libraries()
+
+
+@contextmanager
+def progress_shown(*, quiet: bool = False, still: bool = False) -> Iterator[None]:
+    """Show the stages that are reported inside the block, with the elapsed time.
+
+    Only if stderr is a terminal that can erase a line; files and pipes get nothing.
+
+    Args:
+        quiet: show nothing.
+        still: draw only when a stage begins, so that no clock disturbs a measurement.
+    """
+    if quiet or not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+        yield
+        return
+    from rich.markup import escape
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from dippm.base.progress import listening
+    from dippm.show.report.console import console
+
+    moving = () if still else (SpinnerColumn(), TimeElapsedColumn())
+    line = Progress(
+        *moving,
+        TextColumn("{task.description}"),
+        console=console(sys.stderr),
+        transient=True,
+        auto_refresh=not still,
+    )
+    with line:
+        task = line.add_task("starting", total=None)
+
+        def heard(stage: str) -> None:
+            line.update(task, description=escape(printable(stage)), refresh=still)
+
+        with listening(heard):
+            yield
+
+
+_WORDS = re.compile(
+    r"""
+    (?P<quoted> "[^"]*" | `[^`]*` )                # an example of its own, stays
+    | \b(?P<name> [a-z_]+ ) =
+      (?P<value> "[^"]*" | '[^']*' | \([^)]*\) | \.\.\.
+        | [^\s"'(){};=]*? (?= [.,;:)]* (?: \s | $ ) ) )
+    """,
+    re.VERBOSE,
+)
+_BARE = re.compile(r"[\w.,:+-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a command: its spelling, and whether it is a flag."""
+
+    word: str
+    is_flag: bool
+
+
+OPTIONS: ContextVar[Mapping[str, Option]] = ContextVar("OPTIONS")
+"""Options of the running command by the name of their Python argument."""
+
+
+@contextmanager
+def one_command() -> Iterator[None]:
+    """Forget the options of a command at its end, after which hints are in Python's words again."""
+    token = OPTIONS.set({})
+    try:
+        yield
+    finally:
+        OPTIONS.reset(token)
+
+
+def options_of(command: Any) -> dict[str, Option]:
+    """Return the options of a typer command by the name of their Python argument."""
+    return {
+        parameter.name: Option(max(parameter.opts, key=len), bool(parameter.is_flag))
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+    }
+
+
+def on_command_line(text: str) -> str:
+    """Replace Python's arguments in a text by options of the running command."""
+    options = OPTIONS.get({})
+
+    def spelled(match: re.Match[str]) -> str:
+        option = options.get(match["name"] or "")
+        if option is None:
+            return match.group()
+        value = match["value"]
+        if option.is_flag:
+            return f"no {option.word}" if value == "False" else option.word
+        bare = value.strip("\"'")
+        return f"{option.word} {bare if _BARE.fullmatch(bare) else value}".rstrip()
+
+    return _WORDS.sub(spelled, text)

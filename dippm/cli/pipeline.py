@@ -8,8 +8,7 @@ import typer
 
 from dippm.base.written import decimal_number, whole_number
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, show
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, print_json, progress_shown, show
 
 
 @options.conditions("input", "framework", "phase", "optimizer", "checkpointing")

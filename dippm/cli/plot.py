@@ -13,8 +13,7 @@ import typer
 from dippm.base.printable import printable
 from dippm.cli import options
 from dippm.cli.options import split_list
-from dippm.cli.output import errors_reported, say
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, progress_shown, say
 from dippm.cli.runs import Store
 from dippm.errors import DippmError
 

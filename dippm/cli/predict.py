@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import check_fit, error_document, errors_reported, show
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import check_fit, error_document, errors_reported, progress_shown, show
 
 if TYPE_CHECKING:
     from dippm.estimate.comparison import Comparison

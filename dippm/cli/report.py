@@ -9,9 +9,7 @@ import typer
 
 from dippm.base.printable import printable
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, say
-from dippm.cli.pages import ready_to_plot
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, print_json, progress_shown, ready_to_plot, say
 
 
 def report(

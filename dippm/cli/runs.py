@@ -11,8 +11,7 @@ import typer
 from dippm.base.printable import printable
 from dippm.cli import options
 from dippm.cli.options import split_list
-from dippm.cli.output import errors_reported, print_json, say
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, print_json, progress_shown, say
 
 if TYPE_CHECKING:
     from dippm.umlaut.importing import ImportResult

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, print_json, progress_shown
 
 
 def doctor(json: options.Json = False) -> None:

@@ -10,8 +10,7 @@ import typer
 from dippm.base.written import decimal_number, whole_number
 from dippm.cli import options
 from dippm.cli.compare import list_text
-from dippm.cli.output import errors_reported, show
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import errors_reported, progress_shown, show
 from dippm.errors import shortened
 
 ALL = "all"

@@ -8,9 +8,7 @@ import typer
 
 from dippm.base.written import whole_number
 from dippm.cli import options
-from dippm.cli.output import check_fit, errors_reported, show
-from dippm.cli.pages import ready_to_plot
-from dippm.cli.progress import progress_shown
+from dippm.cli.output import check_fit, errors_reported, progress_shown, ready_to_plot, show
 
 
 @options.conditions()

@@ -60,7 +60,7 @@ def test_while_modules_are_imported(interrupted, onnx_file):
         ("dippm.cli.app", ("explore", "space.yaml")),
         ("dippm.cli.serve", ("ui",)),
         ("dippm.cli.run", ("run", "true")),
-        ("dippm.cli.crash", predict),
+        ("dippm.cli.commands", predict),
         ("numpy", predict),
         ("dippm.model.graph.builder", compare),
         ("rich.table", predict),

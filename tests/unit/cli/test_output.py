@@ -14,12 +14,11 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-import dippm.cli.graph
+import dippm.cli.explain
 from dippm import errors
 from dippm.base.printable import json_text, printable
-from dippm.cli import spelling
 from dippm.cli.app import app
-from dippm.cli.spelling import Option, on_command_line
+from dippm.cli.output import OPTIONS, Option, on_command_line, options_of
 from dippm.errors import DippmError
 
 PACKAGE = Path(inspect.getfile(errors)).parent
@@ -35,9 +34,9 @@ def options():
         "input": Option("--input", False),
         "framework": Option("--framework", False),
     }
-    token = spelling.OPTIONS.set(known)
+    token = OPTIONS.set(known)
     yield known
-    spelling.OPTIONS.reset(token)
+    OPTIONS.reset(token)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def hintless_errors():
 def words_of_the_command_line():
     """Yield hints below the command line that name options instead of arguments."""
     commands = get_command(app).commands.values()
-    words = {option.word for c in commands for option in spelling.options_of(c).values()}
+    words = {option.word for c in commands for option in options_of(c).values()}
     pattern = re.compile(rf"(?<![\w`-])(?:{'|'.join(sorted(words))})\b")
     for file in sorted(PACKAGE.rglob("*.py")):
         if file.is_relative_to(PACKAGE / "cli"):

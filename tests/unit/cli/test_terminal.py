@@ -169,7 +169,7 @@ def test_no_color_on_a_terminal():
 def test_a_measurement_is_not_disturbed_by_a_clock(monkeypatch):
     import threading
 
-    from dippm.cli.progress import progress_shown
+    from dippm.cli.output import progress_shown
 
     class Terminal(io.StringIO):
         def isatty(self):

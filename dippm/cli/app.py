@@ -14,24 +14,21 @@ from dippm.cli.calibrate import calibrate
 from dippm.cli.check import check
 from dippm.cli.choose import choose, mig, mig_plan, request
 from dippm.cli.commands import Commands, end_in_order
-from dippm.cli.compare import compare
-from dippm.cli.cost import cost
+from dippm.cli.compare import compare, explore, sweep
 from dippm.cli.explain import diff, explain, graph, what_if
-from dippm.cli.explore import explore
 from dippm.cli.lists import devices, devices_import, hosts, models
 from dippm.cli.measure import measure
 from dippm.cli.output import say
 from dippm.cli.pipeline import llm, pipeline
 from dippm.cli.plan import plan
 from dippm.cli.plot import plot
-from dippm.cli.predict import predict
+from dippm.cli.predict import cost, predict
 from dippm.cli.report import report
 from dippm.cli.run import run, track
 from dippm.cli.runs import compare_run, export_trace, import_runs, runs, verify_trace
 from dippm.cli.selftest import doctor, selftest
 from dippm.cli.serve import serve, ui
 from dippm.cli.share import parallel, share
-from dippm.cli.sweep import sweep
 
 app = typer.Typer(
     name="dippm",

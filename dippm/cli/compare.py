@@ -1,4 +1,4 @@
-"""`dippm compare`."""
+"""`dippm compare`, `dippm sweep` and `dippm explore`: predictions under many conditions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dippm.base.written import whole_number
 from dippm.cli import options
-from dippm.cli.output import check_fit, errors_reported, on_command_line, progress_shown, show
+from dippm.cli.output import (
+    check_fit,
+    errors_reported,
+    on_command_line,
+    progress_shown,
+    ready_to_plot,
+    show,
+    write_files,
+)
 
 if TYPE_CHECKING:
     from dippm.estimate.comparison import Comparison
@@ -127,3 +136,160 @@ def list_text(name: str) -> str:
             f"{name} is larger than {MOST_LIST_BYTES >> 20} MiB", "Is it a list of models?"
         )
     return content.decode("utf-8-sig", errors="surrogateescape")
+
+
+@options.conditions()
+def sweep(
+    model: options.Source,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            "-b",
+            metavar="SIZES",
+            help="Batch sizes: powers of two 1:1024, steps 8:128:8, or a list 1,8,32; with "
+            "--power-limit a single size.",
+            show_default="1:1024",
+        ),
+    ] = None,
+    power_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--power-limit",
+            metavar="WATTS",
+            help="Sweep the power limit of the board in W instead: 100:400, 100:400:50 or 150,200. "
+            "Values below the default limit are estimates.",
+        ),
+    ] = None,
+    *,
+    require_fit: options.RequireFit = False,
+    csv: options.Csv = None,
+    html: options.Html = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    **asked: Any,
+) -> None:
+    """Predict a model over batch sizes and find the largest that fits, or over power limits."""
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        ready_to_plot(html)
+        if power_limit is None:
+            from dippm.decide.batch_sweep import DEFAULT_BATCHES
+            from dippm.decide.batch_sweep import sweep as answer
+
+            found: Any = answer(model, batch=batch or DEFAULT_BATCHES, **asked)
+        else:
+            from dippm.decide.power_sweep import sweep_power
+
+            size = _single_size(batch or "1")
+            found = sweep_power(model, limits_w=power_limit, batch=size, **asked)
+    name = "sweep" if power_limit is None else "power-sweep"
+    show(name, found, json=json, csv=csv, html=html)
+    if require_fit:
+        check_fit(found.predictions if power_limit is None else [found.prediction])
+
+
+def _single_size(batch: str) -> int:
+    try:
+        return whole_number(batch)
+    except ValueError:
+        raise typer.BadParameter("--power-limit requires a single batch size") from None
+
+
+def explore(
+    space: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SPACE",
+            help="TOML file with models, batch, precision, device, mig, objectives, constraints.",
+        ),
+    ],
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--trials", help="Total number of designs to try.", show_default="200, or all"
+        ),
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option("--sampler", help="Search algorithm: nsga2, tpe, random or grid.")
+    ] = "nsga2",
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the sampler.")] = 0,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            help="Database of the search, which can be resumed from it: sqlite:///search.db.",
+        ),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the study in the storage.")
+    ] = "dippm",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            help="Number of worker processes; 0: none. Default: one per processor.",
+            min=0,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", help="Ray cluster that runs the workers: its address, auto or local."
+        ),
+    ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Resume a search that another machine started.")
+    ] = False,
+    checkpoint: options.CheckpointName = None,
+    surrogate: Annotated[
+        str | None,
+        typer.Option(
+            "--surrogate", help="Checkpoint that screens all designs first, such as pmgns-a100."
+        ),
+    ] = None,
+    confirm: Annotated[
+        int,
+        typer.Option(
+            "--confirm", help="With --surrogate: number of best designs to predict in full.", min=1
+        ),
+    ] = 32,
+    trust: options.Trust = False,
+    csv: options.Csv = None,
+    html: options.Html = None,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Search models, batch sizes, precisions and devices for the best designs under limits."""
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        ready_to_plot(html)
+        from dippm.decide.exploration import NoFeasibleDesignError
+        from dippm.decide.exploration import explore as answer
+        from dippm.decide.exploration.space_file import read_space
+
+        asked = read_space(space)
+        try:
+            found = answer(
+                asked.space,
+                asked.objectives,
+                asked.constraints,
+                trials=trials,
+                sampler=sampler,
+                seed=seed,
+                storage=storage,
+                name=name,
+                workers=workers,
+                cluster=cluster,
+                take_over=take_over,
+                surrogate=surrogate,
+                confirm=confirm,
+                checkpoint=checkpoint,
+                trust=trust,
+                timeout_s=timeout_s,
+                memory_limit_mb=memory_limit_mb,
+            )
+        except NoFeasibleDesignError as error:
+            write_files(error.exploration, csv=csv, html=html)
+            raise
+    show("explore", found, json=json, csv=csv, html=html)

@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-import dippm.cli.explain
+import dippm
 from dippm import errors
 from dippm.base.printable import json_text, printable
 from dippm.cli.app import app

@@ -127,6 +127,7 @@ _SECTIONS = {
     "runs.tracking.sidecar": "keeper",
     "runs.tracking.sidecar_spawn": "keeper_start keeper_words",
     "runs.tracking.span_block": "threads",
+    "show.report.exploration": "exploration_page",
     "show.ui.authentication": "gate",
     "show.ui.page.app": "layout",
     "umlaut.benchmark": "adapted supervisor",

@@ -135,8 +135,8 @@ def graph(
     from dippm.estimate.module_tree import module_tree
 
     modules = module_tree(found, name=model) if tree else None
+    from dippm.show.report.answers import Listing
     from dippm.show.report.console import graph_table, tree_table
-    from dippm.show.report.listing import Listing
 
     document = _document(found) | ({"tree": modules.to_dict()} if modules else {})
     tables = [graph_table(found, model), *([tree_table(modules, depth)] if modules else [])]

@@ -32,9 +32,8 @@ def devices(
     from dippm.devices import all_cpus, all_devices, read_device
     from dippm.devices.device_file import is_device_file
     from dippm.devices.imported import all_imported
+    from dippm.show.report.answers import AnswerPart, Listing, StderrLine
     from dippm.show.report.console import device_table
-    from dippm.show.report.listing import Listing
-    from dippm.show.report.parts import AnswerPart, StderrLine
 
     given = [word for word in words or () if is_device_file(word)]
     if given:
@@ -63,8 +62,8 @@ def devices(
 def hosts(csv: options.Csv = None, html: options.Html = None, json: options.Json = False) -> None:
     """List the host classes: machines that launch kernels, with their launch times."""
     from dippm.devices import all_hosts, assumed_hosts
+    from dippm.show.report.answers import Listing
     from dippm.show.report.console import host_table
-    from dippm.show.report.listing import Listing
 
     assumed = tuple(assumed_hosts().values())
     found = [asdict(h) | {"default": h in assumed} for h in all_hosts()]
@@ -76,8 +75,8 @@ def hosts(csv: options.Csv = None, html: options.Html = None, json: options.Json
 def models(csv: options.Csv = None, html: options.Html = None, json: options.Json = False) -> None:
     """List the shipped checkpoints."""
     from dippm.estimate.pretrained.store import DEFAULT, available
+    from dippm.show.report.answers import Listing
     from dippm.show.report.console import checkpoint_table
-    from dippm.show.report.listing import Listing
 
     shipped = available()
     found = [

@@ -130,8 +130,7 @@ def measure(
     if json:
         print_json("measure-compare" if compare else "measure", document)
     else:
-        from dippm.show.report.console import console, print_text
-        from dippm.show.report.operator_checks import operator_check_table
+        from dippm.show.report.console import console, operator_check_table, print_text
 
         print_text(str(answer))
         if parts:

@@ -140,9 +140,8 @@ def show(
     if json:
         print_json(name, answer.to_dict() if document is None else document)
         return
-    from dippm.show.report.answers import parts_of
+    from dippm.show.report.answers import StderrLine, parts_of
     from dippm.show.report.console import console, print_text
-    from dippm.show.report.parts import StderrLine
     from dippm.show.report.tables import TerminalTable
 
     for part in parts_of(answer, **how):

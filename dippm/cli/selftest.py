@@ -65,8 +65,7 @@ def overhead(
     from dippm.base.progress import tell
     from dippm.measure.selftest import FULL, Plan
     from dippm.measure.selftest import overhead as run
-    from dippm.show.report.console import console
-    from dippm.show.report.overhead import others_table, overhead_table
+    from dippm.show.report.console import console, others_table, overhead_table
 
     if full:
         sleep_s, sort_mb, matmul = FULL.sleep_s, FULL.sort_mb, FULL.matmul
@@ -98,8 +97,7 @@ def tracking(
     """Run a command with and without tracking. Exit code 1 if the overhead exceeds its limit."""
     from dippm.base.progress import tell
     from dippm.runs.tracking.run_cost import run_cost
-    from dippm.show.report.console import console
-    from dippm.show.report.overhead import run_cost_table
+    from dippm.show.report.console import console, run_cost_table
 
     progress = tell if quiet or sys.stderr.isatty() else _say_stage
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):

@@ -84,7 +84,7 @@ def _markup(name: str) -> str:
 
 def _sweep() -> Any:
     import dippm
-    from dippm.show.report.sweep_page import batch_figure
+    from dippm.show.report.sweep import batch_figure
     from scripts.sample_models import vgg16_pt
 
     return batch_figure(dippm.sweep(vgg16_pt(), batch="1:256", input=SHAPE["input"], device="A100"))
@@ -92,7 +92,7 @@ def _sweep() -> Any:
 
 def _front() -> Any:
     import dippm
-    from dippm.show.report.choice_page import front_figure
+    from dippm.show.report.choice import front_figure
     from scripts.sample_models import vgg16_pt
 
     return front_figure(dippm.choose(vgg16_pt(), devices="all", by="latency", **SHAPE))

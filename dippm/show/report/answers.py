@@ -7,18 +7,44 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from dippm.base.answer import Answer
+from dippm.base.number_format import between, show
 from dippm.base.printable import printable
-from dippm.show.report.parts import AnswerPart, StderrLine
+from dippm.estimate.models.targets import Estimate
+from dippm.estimate.prediction import Prediction
+from dippm.show.report.bars import Bar, bars
 from dippm.show.report.shell import note_list, note_markup, page, table_markup
-from dippm.show.report.tables import TerminalTable
+from dippm.show.report.tables import Column, TerminalTable
 
-if TYPE_CHECKING:
-    from dippm.base.answer import Answer
+ESTIMATES = (Column(""), Column("predicted"), Column("90 % interval"))
+
+
+class StderrLine(str):
+    """A line about an answer rather than part of it: it goes to stderr."""
+
+    __slots__ = ()
+
+
+AnswerPart = TerminalTable | str | Prediction
+"""A prediction stands for the `dippm measure` command that checks it."""
+
+
+def warning_lines(warnings: Iterable[str]) -> Iterator[StderrLine]:
+    """Yield warnings, each once."""
+    for warning in dict.fromkeys(warnings):
+        yield StderrLine(f" ! {printable(warning)}")
+
+
+def estimate_row(label: str, found: Estimate) -> tuple[str, str, str]:
+    """Return label, value and interval of a quantity, for `ESTIMATES`."""
+    return label, show(found.value), between(found.interval.low, found.interval.high)
+
 
 NEWLINE = "\n"
 WIDTH = 100
@@ -40,25 +66,25 @@ class View(NamedTuple):
 
 
 VIEWS = {
-    "BatchSweep": View("sweep:batch_parts", page="sweep_page:batch_page"),
+    "BatchSweep": View("sweep:batch_parts", page="sweep:batch_page"),
     "Check": View("check_formats:check_parts", "check_formats:check_bars"),
-    "Choice": View("choice:choice_parts", page="choice_page:choice_page"),
-    "Comparison": View("comparison:comparison_parts", page="html:render_comparison"),
+    "Choice": View("choice:choice_parts", page="choice:choice_page"),
+    "Comparison": View("predictions:comparison_parts", page="predictions:render_comparison"),
     "Contender": View("choice:contender_parts"),
     "Difference": View("explanation:difference_parts", page="explanation_page:difference_page"),
     "Explanation": View("explanation:explanation_parts", page="explanation_page:explanation_page"),
-    "Exploration": View("exploration:front_parts", page="exploration_page:exploration_page"),
-    "LanguagePrediction": View("language:language_parts", "language:pictures"),
-    "Listing": View("listing:listing_parts", "listing:listing_bars"),
-    "MemoryFit": View("memory_fit:fit_parts", page="memory_fit:fit_page"),
-    "Packing": View("packing:packing_parts", "packing:packing_bars"),
-    "ParallelEstimate": View("parallel:parallel_parts", "parallel:step_bars"),
-    "PipelinePrediction": View("pipelines:pipeline_parts", "pipelines:pictures"),
+    "Exploration": View("exploration:front_parts", page="exploration:exploration_page"),
+    "LanguagePrediction": View("pipelines:language_parts", "pipelines:language_bars"),
+    "Listing": View("answers:listing_parts", "answers:listing_bars"),
+    "MemoryFit": View("predictions:fit_parts", page="predictions:fit_page"),
+    "Packing": View("sharing:packing_parts", "sharing:packing_bars"),
+    "ParallelEstimate": View("sharing:parallel_parts", "sharing:step_bars"),
+    "PipelinePrediction": View("pipelines:pipeline_parts", "pipelines:pipeline_bars"),
     "PowerPoint": View("sweep:point_parts"),
-    "PowerSweep": View("sweep:power_parts", page="sweep_page:power_page"),
-    "Prediction": View("console:prediction_parts", page="html:render_report"),
-    "ResourceRequest": View("request:request_parts", "request:request_bars"),
-    "RunningCost": View("costs:cost_parts", page="costs:cost_page"),
+    "PowerSweep": View("sweep:power_parts", page="sweep:power_page"),
+    "Prediction": View("console:prediction_parts", page="predictions:render_report"),
+    "ResourceRequest": View("choice:request_parts", "choice:request_bars"),
+    "RunningCost": View("predictions:cost_parts", page="predictions:cost_page"),
     "SharedGpu": View("sharing:sharing_parts", "sharing:process_bars"),
     "WhatIf": View("explanation:what_if_parts", "explanation_page:what_if_bars"),
 }
@@ -140,4 +166,47 @@ def _found(name: str) -> Any:
     return getattr(import_module(f"dippm.show.report.{module}"), function)
 
 
-__all__ = ["AnswerPart", "StderrLine", "markup_of", "page_of", "parts_of", "text_of"]
+@dataclass(frozen=True, slots=True)
+class Listing(Answer):
+    """Entries of one kind.
+
+    Attributes:
+        title: title of the page.
+        entries: one flat mapping per row.
+        document: JSON-ready data.
+        parts: terminal output.
+        drawn: column that the page plots, summed by the first column; "" for none.
+        label: label of the plotted quantity, with its unit.
+    """
+
+    title: str
+    entries: Sequence[Mapping[str, Any]]
+    document: Mapping[str, Any]
+    parts: Sequence[AnswerPart] = field(repr=False)
+    drawn: str = ""
+    label: str = ""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per entry."""
+        return [dict(entry) for entry in self.entries]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        return dict(self.document)
+
+
+def listing_parts(listing: Listing) -> Iterator[AnswerPart]:
+    """Yield the terminal output."""
+    yield from listing.parts
+
+
+def listing_bars(listing: Listing) -> str:
+    """Return the plotted column as bars, summed by the first column."""
+    sums: dict[str, float] = {}
+    for entry in listing.entries:
+        name, value = str(next(iter(entry.values()))), entry.get(listing.drawn)
+        if value:
+            sums[name] = sums.get(name, 0.0) + value
+    largest = sorted(sums.items(), key=lambda item: -item[1])
+    made = [Bar(name, value, show(value)) for name, value in largest]
+    return bars(listing.label, made)

@@ -18,8 +18,8 @@ from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.budgets import Check, ModelCheck, QuantityCheck
 from dippm.decide.budgets.checking import UNITS
+from dippm.show.report.answers import AnswerPart, warning_lines
 from dippm.show.report.bars import Bar, bars
-from dippm.show.report.parts import AnswerPart, warning_lines
 from dippm.show.report.tables import Column, TerminalTable
 
 RULES = {

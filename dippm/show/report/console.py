@@ -6,14 +6,16 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from math import exp
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from dippm.base.number_format import show
@@ -26,9 +28,12 @@ if TYPE_CHECKING:  # a table of runs must not load the frontends
     from dippm.estimate.module_tree import ModuleCost
     from dippm.estimate.prediction import Prediction
     from dippm.estimate.pretrained.store import CheckpointInfo
+    from dippm.measure.operator_verification import OperatorVerification
+    from dippm.measure.selftest import Figure, Report
     from dippm.model.graph import ModelGraph
+    from dippm.runs.tracking.run_cost import RunCost
+    from dippm.show.report.answers import AnswerPart
     from dippm.show.report.health import HealthFinding
-    from dippm.show.report.parts import AnswerPart
 
 PIPE_WIDTH = 10_000
 DELIVERABLE, DELIVERABLE_IS = "D3.5", "the report of MAELSTROM that describes DIPPM's first network"
@@ -290,3 +295,123 @@ def _graph_caption(graph: ModelGraph) -> str:
     unknown = ", ".join(f"{name} ×{count}" for name, count in graph.unknown_ops.items())
     sums = f"{show(graph.macs / 1e9)} GMACs, {show(graph.param_bytes / 2**20)} MB of weights"
     return f"{len(graph.nodes)} operators, {sums}; unknown: {unknown or 'none'}"
+
+
+CHECK_COLUMNS = (
+    Column("operator", folds=True),
+    Column("module", folds=True),
+    Column("measured ms"),
+    Column("predicted ms"),
+    Column("error"),
+    Column("kernels", rank=1),
+)
+
+
+def operator_check_table(operators: OperatorVerification, count: int) -> TerminalTable:
+    """Return the slowest operators with predicted and measured times."""
+    rows = [
+        (
+            check.op or "(no operator)",
+            check.path,
+            "" if check.measured_ms is None else show(check.measured_ms),
+            "" if check.predicted_ms is None else show(check.predicted_ms),
+            "" if check.error is None else f"{check.error:+.0%}",
+            str(check.kernels) if check.kernels else "",
+        )
+        for check in operators.checks[:count]
+    ]
+    return TerminalTable(CHECK_COLUMNS, rows)
+
+
+OTHER_TOOLS = (
+    ("UMLAUT, CPU and memory", "–", "0.44", "1.8", "305", "1.5–1.7 CPU-s"),
+    ("codecarbon", "0.16", "0.75", "–", "80", "1.6 s"),
+    ("MLflow system metrics", "1.0", "7.9", "–", "226", "2.2–2.6 CPU-s"),
+    ("radT, top and free", "5.7 CPU-s a run", "–", "–", "≈ 330", "16.5 s"),
+    ("perun", "5.1 CPU-s a run", "–", "–", "≈ 88", "6.9 s"),
+)
+"""Overhead of other tools in November 2026 next to a sleep of 10 s: % of a core at 1, 10 and 100
+Hz, MiB, and start-up time; measured on two shared cores without a GPU."""
+VERDICT_STYLES = {"ok": "green", "undecided": "yellow", "above": "bold red"}
+
+
+def overhead_table(report: Report) -> Table:
+    """Return measured values with their limits."""
+    table = _figures_table(report.figures)
+    table.title = "what sampling costs · " + ", ".join(report.plan.sources)
+    table.caption = _overhead_caption(report)
+    return table
+
+
+def run_cost_table(cost: RunCost) -> Table:
+    """Return the cost of tracking a command with its limits."""
+    table = _figures_table(cost.figures)
+    table.title = f"what tracking a command of {cost.seconds:g} s costs"
+    table.caption = f"load {cost.load:.1f} before; radT 0.2.30: 16.5 s and 330 MB beside 15 s"
+    return table
+
+
+def _figures_table(figures: Iterable[Figure]) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left", caption_justify="left")
+    for column in ("what", "mean", "95 % interval", "unit", "n", "target", ""):
+        table.add_column(column, overflow="fold")
+    for figure in figures:
+        style = VERDICT_STYLES.get(figure.verdict, "")
+        target = "" if figure.target is None else f"≤ {figure.target:g}"
+        table.add_row(
+            figure.what,
+            f"{figure.mean:.2f}",
+            _interval(figure),
+            figure.unit,
+            str(figure.count),
+            target,
+            f"[{style}]{figure.verdict}[/]" if style else "",
+        )
+    return table
+
+
+def others_table(report: Report) -> Table:
+    """Return DIPPM's values above those of other tools, which were measured elsewhere."""
+    table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left", caption_justify="left")
+    table.title = "beside other tools"
+    for column in ("", "1 Hz, % of a core", "10 Hz", "100 Hz", "RSS, MiB", "start"):
+        table.add_column(column, overflow="fold")
+    found = {figure.what: figure.mean for figure in report.figures}
+    start_ms = found["sampler CPU to its first reading"]
+    table.add_row(
+        "DIPPM, here and now",
+        *(_share(found.get(f"sampler CPU at {hz} Hz")) for hz in (1, 10, 100)),
+        f"{found['sampler resident memory']:.0f}",
+        f"{start_ms / 1e3:.2f} CPU-s",
+        style="bold",
+    )
+    for row in OTHER_TOOLS:
+        table.add_row(*row)
+    table.caption = "the others: two shared cores without a GPU, a sleep of 10 s, November 2026"
+    return table
+
+
+def _share(percent: float | None) -> str:
+    return "–" if percent is None else f"{percent:.2f}"
+
+
+def _interval(figure: Figure) -> str:
+    if figure.low is None or figure.high is None:
+        return "–"
+    return f"{figure.low:.2f} – {figure.high:.2f}"
+
+
+def _overhead_caption(report: Report) -> str:
+    cores, load = report.machine["cores"], report.machine["load"]
+    text = (
+        f"{cores} cores, load {load:.1f} before; a slow-down is above its target when its whole "
+        "interval is, and undecided while the interval holds it (--repeats)"
+    )
+    if report.repeats < report.plan.repeats:
+        text += (
+            f"; {report.repeats} of {report.plan.repeats} repetitions: no more fitted into "
+            f"{report.plan.limit_s / 60:g} min (--minutes)"
+        )
+    if load > cores / 2:
+        text += "; other work disturbs these figures, repeat them on a quiet machine"
+    return text

@@ -11,7 +11,7 @@ from dippm.decide.explanation import Difference, Explanation, WhatIf
 from dippm.decide.explanation.changes import LABELS
 from dippm.decide.explanation.explanation import ATTRIBUTION, OperatorRow
 from dippm.decide.explanation.parts import PARTS
-from dippm.show.report.parts import AnswerPart, warning_lines
+from dippm.show.report.answers import AnswerPart, warning_lines
 from dippm.show.report.tables import OPERATOR_COLUMNS, Column, TerminalTable
 
 SHORTEST_SHARE = 1e-6

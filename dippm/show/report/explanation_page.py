@@ -23,7 +23,6 @@ from dippm.show.report.explanation import (
     explained_table,
     module_table,
 )
-from dippm.show.report.html import answer_markup
 from dippm.show.report.plotted import (
     apply_style,
     figure_markup,
@@ -31,6 +30,7 @@ from dippm.show.report.plotted import (
     require_libraries,
     script,
 )
+from dippm.show.report.predictions import answer_markup
 from dippm.show.report.shell import note_list, page, table_markup
 
 COLOURS = {"compute": "#3b6fb6", "memory": "#e0a458", "launch": "#8d99ae", "host": "#d1495b"}

@@ -1,4 +1,4 @@
-"""Pipelines in the terminal and as a page: tables, time by stage, memory over time."""
+"""Pipelines and language models in the terminal, and as a page."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from html import escape
 
 from dippm.base.number_format import show
 from dippm.base.printable import printable
-from dippm.decide.pipelines.answer import HEADER, PipelinePrediction
+from dippm.decide.language.answer import HEADER as STEP_COLUMNS
+from dippm.decide.language.answer import UNVERIFIED, LanguagePrediction
+from dippm.decide.pipelines.answer import HEADER as STAGE_COLUMNS
+from dippm.decide.pipelines.answer import PipelinePrediction
 from dippm.decide.pipelines.memory import MemoryPhase
 from dippm.estimate.models.targets import Interval
+from dippm.show.report.answers import AnswerPart, warning_lines
 from dippm.show.report.bars import COLOURS, MOST_TICKS, Bar, bars, round_step
-from dippm.show.report.parts import AnswerPart, warning_lines
 from dippm.show.report.tables import Column, TerminalTable
 
-RANKS = {"precision": 3, "share": 2, "J": 1}
+STAGE_RANKS = {"precision": 3, "share": 2, "J": 1}
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 280, 64, 34, 34
 PARTS = (("context", "context_mb"), ("weights", "weights_mb"), ("results", "results_mb"))
 WORKING = ("activations and workspace", "working_mb")
@@ -29,14 +32,14 @@ def pipeline_parts(
     """Yield the totals, the stages, their modules if `tree`, and warnings."""
     from dippm.show.report.console import tree_table
 
-    yield figures_table(found)
+    yield _pipeline_figures(found)
     yield stages_table(found)
     if tree:
         yield tree_table(found.tree, depth)
     yield from warning_lines(found.warnings)
 
 
-def figures_table(found: PipelinePrediction) -> TerminalTable:
+def _pipeline_figures(found: PipelinePrediction) -> TerminalTable:
     """Return the total cost of the pipeline."""
     columns = (Column(""), Column("predicted"), Column("90 % interval", folds=True, rank=1))
     return TerminalTable(columns, list(found.figures()), " " + found.title)
@@ -44,11 +47,13 @@ def figures_table(found: PipelinePrediction) -> TerminalTable:
 
 def stages_table(found: PipelinePrediction) -> TerminalTable:
     """Return the cost of each stage."""
-    columns = [Column(name, folds=name == "stage", rank=RANKS.get(name, 0)) for name in HEADER]
+    columns = [
+        Column(name, folds=name == "stage", rank=STAGE_RANKS.get(name, 0)) for name in STAGE_COLUMNS
+    ]
     return TerminalTable(columns, found.table(), caption=" " + found.footer)
 
 
-def pictures(found: PipelinePrediction) -> str:
+def pipeline_bars(found: PipelinePrediction) -> str:
     """Return the latency of each stage, and the memory over time."""
     return stage_bars(found) + memory_picture(found)
 
@@ -146,4 +151,55 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" stroke="none">'
         f"{escape(printable(text))}</text>"
+    )
+
+
+STEP_RANKS = {"90 % interval": 2, "J/token": 1}
+
+
+def language_parts(found: LanguagePrediction) -> Iterator[AnswerPart]:
+    """Yield the tables of a request and of decode steps by context, and warnings."""
+    yield _request_figures(found)
+    yield steps_table(found)
+    yield from warning_lines(found.warnings)
+    yield f" verify        no command: {UNVERIFIED}"
+
+
+def _request_figures(found: LanguagePrediction) -> TerminalTable:
+    """Return the total cost of a request."""
+    columns = (Column(""), Column("predicted"), Column("", folds=True, rank=1))
+    return TerminalTable(columns, list(found.figures()), " " + found.title)
+
+
+def steps_table(found: LanguagePrediction) -> TerminalTable:
+    """Return the cost of a decode step by context."""
+    columns = [Column(name, rank=STEP_RANKS.get(name, 0)) for name in STEP_COLUMNS]
+    caption = " " + found.footer
+    if not all(step.fits for step in found.steps):
+        caption = f" ! may not fit {found.setting.conditions.device.name}\n{caption}"
+    return TerminalTable(columns, found.table(), " one token for each sequence", caption)
+
+
+def language_bars(found: LanguagePrediction) -> str:
+    """Return the parts of the memory, and time and memory by context, as bars."""
+    m, capacity_mb = found.memory, float(found.setting.conditions.device.memory_mb)
+    parts = (
+        ("weights", m.weights_mb),
+        ("cache", m.cache_mb),
+        ("activations", m.activations_mb + m.workspace_mb),
+        ("context", m.context_mb),
+    )
+    said = f"{show(m.total_mb)} of {capacity_mb:,.0f} MB"
+    whole = Bar("after the last token", m.total_mb, said, limit=capacity_mb, parts=parts)
+    times, memory = [], []
+    for step in found.steps:
+        name, time = f"context {step.context:,}", step.cost.latency_ms
+        times.append(Bar(name, time.value, f"{show(time.value)} ms", time.interval))
+        said = f"{show(step.memory_mb)} MB"
+        memory.append(Bar(name, step.memory_mb, said, limit=capacity_mb, muted=not step.fits))
+    has = f"{found.setting.conditions.device.name} has {capacity_mb:,.0f} MB"
+    return (
+        bars("memory of one GPU, MB", [whole], limit=has)
+        + bars("a decode step by context, ms", times)
+        + bars("memory of one GPU by context, MB (grey: does not fit)", memory, limit=has)
     )

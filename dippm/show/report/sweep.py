@@ -1,8 +1,10 @@
-"""Sweeps in the terminal: a table with a bar per row, and the largest batch that fits."""
+"""Sweeps in the terminal, and as a self-contained page with plots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
 
 from dippm.base.answer import cell_text
 from dippm.base.number_format import between, show
@@ -11,8 +13,16 @@ from dippm.decide.batch_sweep import BatchCapacity, BatchSweep
 from dippm.decide.power_sweep import PowerPoint, PowerSweep
 from dippm.estimate.conditions import MAX_BATCH
 from dippm.estimate.models.targets import Estimate
-from dippm.show.report.comparison import remarks
-from dippm.show.report.parts import ESTIMATES, AnswerPart, StderrLine, estimate_row, warning_lines
+from dippm.show.report.answers import ESTIMATES, AnswerPart, StderrLine, estimate_row, warning_lines
+from dippm.show.report.plotted import (
+    apply_style,
+    figure_markup,
+    log_ticks,
+    require_libraries,
+    script,
+)
+from dippm.show.report.predictions import comparison_remarks
+from dippm.show.report.shell import note_list, page, table_markup
 from dippm.show.report.tables import Column, TerminalTable
 
 BAR = 16
@@ -23,7 +33,7 @@ def batch_parts(sweep: BatchSweep) -> Iterator[AnswerPart]:
     """Yield the batches, the largest that fit, warnings, and the command that checks the first."""
     yield batch_table(sweep)
     yield from fitting(sweep)
-    yield from map(StderrLine, remarks(sweep.comparison()))
+    yield from map(StderrLine, comparison_remarks(sweep.comparison()))
     yield sweep.predictions[0]
 
 
@@ -128,3 +138,182 @@ def _largest(place: BatchCapacity) -> str:
     if place.largest_batch is None:
         return "none"
     return f"{place.largest_batch:,}" + (" or more" if place.largest_batch == MAX_BATCH else "")
+
+
+BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
+BAND = "rgba(59, 111, 182, 0.18)"
+
+
+def batch_page(sweep: BatchSweep) -> str:
+    """Return the page of a batch sweep.
+
+    Raises:
+        ReportNotInstalledError: if plotly or jinja2 is missing.
+    """
+    notes = [*fitting(sweep), *(f"! {warning}" for warning in sweep.to_dict()["warnings"])]
+    title = f"{sweep.title} · batch sweep"
+    return _page(title, batch_figure(sweep), sweep, notes, batch_table(sweep))
+
+
+def batch_figure(sweep: BatchSweep) -> Any:
+    """Return plots of latency, throughput and memory over the batch, with capacities.
+
+    Raises:
+        ReportNotInstalledError: if plotly or jinja2 is missing.
+    """
+    rows = sweep.rows()
+    x = [row["batch"] for row in rows]
+    plots = {
+        title: [_ends(p.estimate(name)) for p in sweep.predictions]
+        for title, name in (
+            ("latency, ms", "latency_ms"),
+            ("samples per second", "samples_per_s"),
+            ("memory, MB", "memory_mb"),
+        )
+    }
+    figure = _figure(x, plots, "batch size", log=True)
+    if any(row["memory_mb"] for row in rows):
+        _capacities(figure, sweep.places, x, row=len(plots))
+    return figure
+
+
+def power_page(sweep: PowerSweep) -> str:
+    """Return the page of a power-limit sweep.
+
+    Raises:
+        ReportNotInstalledError: if plotly or jinja2 is missing.
+    """
+    x = [point.limit_w for point in sweep.points]
+    plots = {
+        title: [
+            _ends(Estimate(getattr(point, target), point.intervals[target]))
+            for point in sweep.points
+        ]
+        for title, target in (
+            ("latency, ms", "latency_ms"),
+            ("power, W", "power_w"),
+            ("energy of a batch, J", "energy_j"),
+        )
+    }
+    figure = _figure(x, plots, "power limit of the board, W", log=False)
+    title = f"{sweep.prediction.title} · power limits, estimated"
+    notes = [f"! {warning}" for warning in sweep.warnings]
+    return _page(title, figure, sweep, notes, power_table(sweep))
+
+
+def _page(
+    title: str,
+    figure: Any,
+    sweep: BatchSweep | PowerSweep,
+    notes: Sequence[str],
+    table: TerminalTable,
+) -> str:
+    body = figure_markup(figure, "sweep") + note_list(notes) + table_markup(table)
+    body += note_list(table.caption.split("\n"))
+    return page(title, body, sweep.to_dict(), script=script())
+
+
+def _figure(
+    x: Sequence[float], plots: Mapping[str, Sequence[Mapping[str, Any]]], title: str, *, log: bool
+) -> Any:
+    """Return stacked plots, each a line in the band of its intervals."""
+    require_libraries()
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(
+        rows=len(plots), shared_xaxes=True, vertical_spacing=0.06, subplot_titles=list(plots)
+    )
+    for row, (name, points) in enumerate(plots.items(), 1):
+        known = [(at, p) for at, p in zip(x, points, strict=True) if p["value"] is not None]
+        if not known:
+            continue
+        places = [at for at, _ in known]
+        edges = [p["high"] for _, p in known] + [p["low"] for _, p in reversed(known)]
+        figure.add_scatter(
+            x=places + places[::-1],
+            y=edges,
+            mode="lines",
+            fill="toself",
+            fillcolor=BAND,
+            line={"width": 0},
+            hoverinfo="skip",
+            name="90 % interval",
+            showlegend=row == 1,
+            row=row,
+            col=1,
+        )
+        figure.add_scatter(
+            x=places,
+            y=[p["value"] for _, p in known],
+            mode="lines+markers",
+            line_color=BLUE,
+            name="predicted",
+            showlegend=row == 1,
+            hovertemplate=f"%{{x}}: %{{y:.4g}}<extra>{escape(name)}</extra>",
+            row=row,
+            col=1,
+        )
+        heights = [p[name] for _, p in known for name in ("low", "high")]
+        figure.update_yaxes(log_ticks(heights) if log else {}, row=row, col=1)
+    figure.update_xaxes(log_ticks(x) if log else {})
+    figure.update_xaxes(title=title, row=len(plots), col=1)
+    figure = apply_style(figure, 280 * len(plots))
+    return figure.update_layout(margin={"t": 64})  # titles are below plotly's buttons
+
+
+def _capacities(
+    figure: Any, places: Sequence[BatchCapacity], x: Sequence[float], *, row: int
+) -> None:
+    """Draw the memory of the GPU and its slices, and the largest batch that fits each.
+
+    As traces, because shapes would not extend the axes.
+    """
+    by_memory: dict[int, list[BatchCapacity]] = {}
+    for place in places:
+        by_memory.setdefault(place.memory_mb, []).append(place)
+    for memory_mb, same in by_memory.items():
+        names = " / ".join(place.name for place in same)
+        is_whole = same[0] is places[0]
+        colour = RED if is_whole else GREY
+        figure.add_scatter(
+            x=[min(x), max(x)],
+            y=[memory_mb, memory_mb],
+            mode="lines+text",
+            line={"color": colour, "width": 1, "dash": "dot"},
+            text=["", names] if is_whole else [names, ""],
+            textposition="top left" if is_whole else "top right",
+            textfont={"size": 10, "color": colour},
+            name=names,
+            hoverinfo="skip",
+            showlegend=False,
+            row=row,
+            col=1,
+        )
+        for batch, those in _by_batch(same, 2 * max(x)).items():
+            figure.add_scatter(
+                x=[batch],
+                y=[memory_mb],
+                mode="markers",
+                marker={"color": colour, "symbol": "x", "size": 7},
+                hovertemplate=f"{escape(those)}: at most {batch:,} at 99 %<extra></extra>",
+                name="largest batch that fits",
+                showlegend=is_whole,
+                row=row,
+                col=1,
+            )
+
+
+def _by_batch(places: Sequence[BatchCapacity], most: float) -> dict[int, str]:
+    """Return the names of places by their largest batch, where that is at most `most`."""
+    found: dict[int, str] = {}
+    for place in places:
+        batch = place.largest_batch
+        if batch is not None and batch <= most:
+            found[batch] = " / ".join(filter(None, (found.get(batch), place.name)))
+    return found
+
+
+def _ends(found: Estimate | None) -> dict[str, Any]:
+    if found is None:
+        return {"value": None}
+    return {"value": found.value, "low": found.interval.low, "high": found.interval.high}

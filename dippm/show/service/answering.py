@@ -160,7 +160,7 @@ def _predict(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if with_tree:
         document["tree"] = prediction.tree.to_dict()
     if with_html:
-        from dippm.show.report.html import render_report
+        from dippm.show.report.predictions import render_report
 
         document["html"] = render_report(prediction)
     return "predict", document

@@ -127,7 +127,7 @@ def test_no_slice_and_not_even_the_gpu(wide_file):
 
 
 def test_the_plot_has_the_front_and_every_place(wide_file):
-    from dippm.show.report.choice_page import front_figure
+    from dippm.show.report.choice import front_figure
 
     choice = dippm.choose(
         wide_file, devices=["A100", "T4", "H100"], batch=32, input="3,128,128", slo_ms=60,

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dippm.decide.exploration import NoFeasibleDesignError, Objective, Space, explore, weights_proxy
-from dippm.show.report.exploration_page import (
+from dippm.show.report.exploration import (
     exploration_page,
     pareto_figure,
 )

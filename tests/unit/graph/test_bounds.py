@@ -11,7 +11,7 @@ from dippm.model import graph
 from dippm.model.graph import ModelGraph
 from dippm.model.graph.model_graph import GRAPH_VERSION
 from dippm.model.relax.raw_graph import RawGraph, RawOperator, RawValue
-from dippm.show.report.html import render_report
+from dippm.show.report.predictions import render_report
 
 KINDS = {"hybrid-gpu": "A100", "pmgns-cpu-epyc": "CPU-AMD-EPYC-2c"}
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from dippm.cli.app import app
 from dippm.errors import MeasurementError
 from dippm.measure.selftest import Plan, Targets, interval, overhead
-from dippm.show.report.overhead import others_table, overhead_table
+from dippm.show.report.console import others_table, overhead_table
 
 SMALL = Plan(sleep_s=0.05, sort_mb=0.5, matmul=0, repeats=2, rates_hz=(10.0, 50.0), watch_s=0.1)
 

@@ -19,7 +19,7 @@ from dippm.cli.app import app
 from dippm.estimate.measure_line import Asked, measure_line
 from dippm.measure import subject
 from dippm.measure.subject import load_subject
-from dippm.show.report.html import render_report
+from dippm.show.report.predictions import render_report
 from tests import cuda_stand_in
 from tests.samples import sampled
 

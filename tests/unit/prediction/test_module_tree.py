@@ -14,7 +14,7 @@ from dippm.estimate.models.targets import Estimate, Estimates, Interval, MemoryP
 from dippm.estimate.module_tree import HOST, MAX_DEPTH, OTHER_WEIGHTS, ModuleCost, module_tree
 from dippm.estimate.prediction import Prediction, Provenance
 from dippm.model.graph import ModelGraph
-from dippm.show.report.html import render_report
+from dippm.show.report.predictions import render_report
 from tests.unit.graph.sketch import BATCH, Sketch
 
 PROVENANCE = Provenance("net.onnx", "test 1.0.0", "test", "ab" * 32, "1", "0.1.0")

@@ -9,7 +9,7 @@ from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.targets import Estimate, Estimates, Interval
 from dippm.estimate.prediction import Prediction, Provenance
 from dippm.model.graph.model_graph import ModelGraph
-from dippm.show.report.html import render_report
+from dippm.show.report.predictions import render_report
 
 GRAPH = ModelGraph((), (), (), (), 0, {}, "1", 1, False)
 PROVENANCE = Provenance("net.onnx", "roofline-test 1.0.0", "test-roofline", "ab" * 32, "1", "0.1.0")

@@ -109,7 +109,7 @@ def test_the_command_in_every_form(wide_file, tmp_path):
 
 
 def test_the_plot_shows_bands_capacities_and_what_fits(wide_file):
-    from dippm.show.report.sweep_page import batch_figure
+    from dippm.show.report.sweep import batch_figure
 
     found = dippm.sweep(wide_file, batch="1:1024", input="3,128,128")
     figure = batch_figure(found)

@@ -19,8 +19,7 @@ from dippm.base.answer import Answer
 from dippm.decide.budgets import check
 from dippm.decide.choice import pack
 from dippm.errors import DippmError
-from dippm.show.report.answers import VIEWS
-from dippm.show.report.listing import Listing
+from dippm.show.report.answers import VIEWS, Listing
 from tests.samples import sampled
 
 pd = pytest.importorskip("pandas")

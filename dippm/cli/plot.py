@@ -112,7 +112,7 @@ def write_charts(drawn: DrawnCharts, back_end: BackEnd, out: Path | None) -> Non
 
         write_picture(drawn, out)
     elif back_end is BackEnd.PLOTLY and out is not None:
-        from dippm.show.report.runs.page import html_page
+        from dippm.show.report.runs.picture import html_page
 
         write_text(out, html_page(drawn, "Runs"))
     elif out is None:
@@ -125,8 +125,7 @@ def write_charts(drawn: DrawnCharts, back_end: BackEnd, out: Path | None) -> Non
 
 def _text(drawn: DrawnCharts, back_end: BackEnd) -> str:
     from dippm.base.printable import json_text
-    from dippm.show.report.runs.plain import plain_text
-    from dippm.show.report.runs.tabular import csv_text, document
+    from dippm.show.report.runs.text import csv_text, document, plain_text
 
     if back_end is BackEnd.JSON:
         return json_text(document(drawn))

@@ -43,7 +43,7 @@ def report(
     if json:
         print_json("report", found.to_dict())
         return
-    from dippm.show.report.collected.terminal import tables
+    from dippm.show.report.collected.page import tables
     from dippm.show.report.console import console
 
     for part in tables(found):

@@ -11,8 +11,7 @@
     pool.py          the worker processes, one per thread
     answering.py     main loop of a worker process; conversions run in its sandboxed workers
     admission.py     AdmissionReview in, JSON Patch out
-    metrics.py       metrics in Prometheus' text format
-    log.py           a line of JSON per event
+    metrics.py       metrics in Prometheus' text format, and a line of JSON per event
 
 `access.py` and `errors.py` need no web library.
 """

@@ -42,8 +42,7 @@ from dippm.show.service.errors import (
     status_of,
 )
 from dippm.show.service.jobs import Job
-from dippm.show.service.log import log
-from dippm.show.service.metrics import CONTENT_TYPE
+from dippm.show.service.metrics import CONTENT_TYPE, log
 from dippm.show.service.questions import (
     QUESTIONS,
     SHA256,

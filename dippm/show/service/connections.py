@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dippm.show.service.log import log
+from dippm.show.service.metrics import log
 
 MAX_CONNECTIONS = 512
 HEADER_TIMEOUT_S = 10.0

@@ -1,12 +1,18 @@
-"""`Metrics`: counters and histograms of the service in Prometheus' text format."""
+"""What a service tells its operator: metrics in Prometheus' text format, and a log of events."""
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+from dippm.base.printable import legible, printable
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -106,3 +112,26 @@ def resident_bytes() -> float:
     import resource
 
     return float(pages * resource.getpagesize())
+
+
+_writing = threading.Lock()
+
+
+def log(event: str, level: str = "info", **fields: Any) -> None:
+    """Write an event as a line of JSON to stderr; a closed stderr is ignored.
+
+    It contains no token, content or file name: models are named by the start of their hash.
+    """
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    entry = {"time": now, "level": level, "event": event} | {
+        name: printable(legible(value)) if isinstance(value, str) else value
+        for name, value in fields.items()
+        if value is not None
+    }
+    line = json.dumps(entry, default=str) + "\n"
+    try:
+        with _writing:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        return

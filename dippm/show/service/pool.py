@@ -23,8 +23,7 @@ from dippm.show.service.errors import (
     status_of,
 )
 from dippm.show.service.jobs import FairQueue, Job
-from dippm.show.service.log import log
-from dippm.show.service.metrics import Metrics
+from dippm.show.service.metrics import Metrics, log
 
 ANSWERS_PER_PROCESS = 200
 ATTEMPTS = 2

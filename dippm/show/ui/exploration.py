@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dippm.errors import DippmError
-from dippm.show.ui.alignment import Alignment
-from dippm.show.ui.smoothing import STRONGEST
+from dippm.show.ui.lines import STRONGEST, Alignment
 
 LARGEST_BYTES = 4 * 2**20
 HINT = "Load a file that the page's “Save exploration” wrote."

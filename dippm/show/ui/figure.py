@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from dippm.base.number_format import show
 from dippm.show.report.plotted import escape_tags
 from dippm.show.report.runs.charts import Level, Line, Stretch
-from dippm.show.ui.alignment import STEP
 from dippm.show.ui.exploration import ChartView
+from dippm.show.ui.lines import STEP
 from dippm.show.ui.view import ChartData
 
 MOST_TRACES = 40

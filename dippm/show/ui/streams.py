@@ -16,7 +16,7 @@ from typing import Any
 
 from dippm.runs.store.columns import NUMBERS, Column
 from dippm.runs.store.record import Span, Start, Value
-from dippm.show.report.runs.thinning import extremes
+from dippm.show.report.runs.charts import extremes
 
 TOLD, CALLS = "told: ", "calls: "
 MOST_OF_A_LINE = 4000

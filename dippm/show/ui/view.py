@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dippm.runs.store.record import Span
-from dippm.show.report.runs.charts import Level, Line, Lines, Stretch
-from dippm.show.report.runs.thinning import extremes
-from dippm.show.ui.alignment import AXES, STEP, RunStart, offsets_s
-from dippm.show.ui.expected import PredictedValue, expected
+from dippm.show.report.runs.charts import Level, Line, Lines, Stretch, extremes
 from dippm.show.ui.exploration import ChartSelection, ChartView
-from dippm.show.ui.merging import merged
-from dippm.show.ui.opened import OpenedRun
+from dippm.show.ui.lines import AXES, STEP, RunStart, merged, offsets_s, smoothed
+from dippm.show.ui.opened import OpenedRun, PredictedValue, expected
 from dippm.show.ui.selection import ListedRun, labels
-from dippm.show.ui.smoothing import smoothed
 from dippm.show.ui.streams import MOST_OF_A_LINE, Stream
 
 MOST_POINTS = 40_000

@@ -19,10 +19,8 @@ from dippm.show.report.runs.catalogue import Entry, chosen, entries
 from dippm.show.report.runs.charts import Bars, DrawnCharts, Heat, Line, Lines, Parallel
 from dippm.show.report.runs.drawing import draw, labels
 from dippm.show.report.runs.listing import details, runs_table, short_document, whole_document
-from dippm.show.report.runs.page import html_page
-from dippm.show.report.runs.picture import write_picture
-from dippm.show.report.runs.plain import plain_text
-from dippm.show.report.runs.tabular import csv_text, document
+from dippm.show.report.runs.picture import html_page, write_picture
+from dippm.show.report.runs.text import csv_text, document, plain_text
 from dippm.umlaut import Benchmark, BenchmarkSupervisor, CPUMetric, MemoryMetric, TimeMetric
 from tests.run_folders import REASON, make_run
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.show.report.runs.thinning import extremes
+from dippm.show.report.runs.charts import extremes
 
 NUMBERS = st.floats(-1e300, 1e300) | st.just(float("nan"))
 

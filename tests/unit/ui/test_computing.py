@@ -7,9 +7,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="the page needs the extra ui")
 
-from dippm.show.ui.alignment import RunStart, offsets_s
-from dippm.show.ui.merging import merged
-from dippm.show.ui.smoothing import smoothed
+from dippm.show.ui.lines import RunStart, merged, offsets_s, smoothed
 
 
 def by_hand(values, weight):

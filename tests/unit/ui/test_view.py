@@ -12,10 +12,10 @@ pytest.importorskip("scipy", reason="the page needs the extra ui")
 
 from dippm.show.report.runs.charts import DrawnCharts
 from dippm.show.report.runs.picture import write_picture
-from dippm.show.report.runs.tabular import csv_text, document
-from dippm.show.ui.expected import expected
+from dippm.show.report.runs.text import csv_text, document
 from dippm.show.ui.exploration import ChartSelection, ChartView
 from dippm.show.ui.figure import figure_of
+from dippm.show.ui.opened import expected
 from dippm.show.ui.streams import listed_streams
 from dippm.show.ui.view import MOST_POINTS, MOST_STRETCHES, view, workload_key
 from tests.page_runs import HOSTILE, PREDICTION

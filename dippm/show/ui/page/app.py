@@ -10,12 +10,10 @@ from flask import Flask
 from dippm.show.ui.authentication import PageAuthentication
 from dippm.show.ui.connections import LARGEST_REQUEST_BYTES
 from dippm.show.ui.library import Library
-from dippm.show.ui.page.charts import answer_charts
-from dippm.show.ui.page.files import answer_files
-from dippm.show.ui.page.lists import answer_lists
+from dippm.show.ui.page.charts import answer_charts, answer_files
+from dippm.show.ui.page.lists import answer_comparison, answer_lists
 from dippm.show.ui.page.predict import answer_predict
 from dippm.show.ui.page.run import answer_run
-from dippm.show.ui.page.together import answer_comparison
 from dippm.show.ui.page.visits import answer_errors
 from dippm.show.ui.predicting import PredictSessions
 

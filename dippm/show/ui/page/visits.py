@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, validate_cal
 from werkzeug.exceptions import HTTPException, TooManyRequests
 
 from dippm.base.printable import printable
-from dippm.show.ui.alignment import Alignment
 from dippm.show.ui.exploration import (
     LARGEST_BYTES,
     MAX_CHARTS,
@@ -29,7 +28,7 @@ from dippm.show.ui.exploration import (
     Axis,
     Grouping,
 )
-from dippm.show.ui.smoothing import STRONGEST
+from dippm.show.ui.lines import STRONGEST, Alignment
 
 MAX_NAME = 4096
 RUNNING = 4

@@ -1,4 +1,4 @@
-"""The command line: one file per subject, its commands gathered here.
+"""The command line: one file per subject; all commands are gathered here.
 
 Exit codes: 0 ok, 1 error, 2 usage, 128 + n ended by signal n (130 interrupted). Data goes to
 stdout, messages go to stderr.

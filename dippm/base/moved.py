@@ -37,6 +37,7 @@ _SECTIONS = {
     "base.process.pipes": "ends frames",
     "decide.budgets.budget": "tolerance",
     "decide.choice.packing": "slices",
+    "decide.explanation.explanation": "parts roofline",
     "decide.exploration.objectives": "proxies",
     "decide.exploration.search": "screening",
     "decide.exploration.study": "driver",

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Unpack
 
 from dippm.base.answer import Answer
-from dippm.decide.explanation.explanation import Explanation, ancestors, explain
-from dippm.decide.explanation.parts import memory_by_part
+from dippm.decide.explanation.explanation import Explanation, ancestors, explain, memory_by_part
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import CONDITIONS, check_options
 from dippm.estimate.options import PairOptions

@@ -1,4 +1,4 @@
-"""`Explanation`: breakdown of the time, the energy and the memory of a prediction.
+"""`Explanation`: breakdown of the time, energy and memory of a prediction, and its `Roofline`.
 
 Operators and the parts outside them sum to the whole: the wait for the host, the copy of the
 inputs, and a residual, which is the whole minus all of these.
@@ -7,16 +7,18 @@ inputs, and a residual, which is the whole minus all of these.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Unpack
 
 from dippm.api import predict
 from dippm.base.answer import Answer
 from dippm.base.progress import tell
-from dippm.decide.explanation.parts import LatencyPart, memory_by_part, parts_of
 from dippm.errors import ConditionsError
+from dippm.estimate.features.kernel import UNITS
+from dippm.estimate.features.kernel_features import DeviceView
 from dippm.estimate.models.footprint import MemoryFootprint
+from dippm.estimate.models.host import Host, wall_ms
 from dippm.estimate.models.memory import MIB
 from dippm.estimate.models.targets import MemoryParts, OperatorCost
 from dippm.estimate.module_tree import MAX_DEPTH, ModuleCost, separator
@@ -268,3 +270,140 @@ def _alive_mb(prediction: Prediction) -> tuple[dict[int, float], str]:
         channels_last=c.channels_last,
     )
     return {n: b / MIB for n, b in footprint.alive_by_node(c.batch).items()}, ""
+
+
+# The parts of a prediction outside its operators, by name.
+
+PARTS = {
+    "optimizer": "the update of the parameters",
+    "host": "the GPU waits for launches",
+    "input copy": "from the host to the device",
+    "residual": "the whole minus all of the above",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPart:
+    """A part of the latency outside operators.
+
+    Attributes:
+        name: one of PARTS.
+        time_ms: time of the part; 0 if it does not occur.
+        share: time_ms / latency.
+        energy_j: energy of the part; None if not predicted.
+    """
+
+    name: str
+    time_ms: float
+    share: float
+    energy_j: float | None
+
+
+def parts_of(
+    prediction: Prediction, latency_ms: float, absent: Mapping[str, str]
+) -> tuple[LatencyPart, ...]:
+    """Return the wait for the host, the copy of the inputs, and the residual."""
+    rows = prediction.operators
+    kernels_ms = sum(cost.time_ms for cost in rows if cost.node is not None)
+    update = [cost for cost in rows if cost.node is None and cost.op != "host"]
+    host_ms = sum(cost.time_ms for cost in rows if cost.op == "host" and cost.node is None)
+    update_ms = sum(cost.time_ms for cost in update)
+    copy_ms, host = 0.0, prediction.host
+    if host is not None and prediction.conditions.timer == "wall+copy":
+        wall = wall_ms(kernels_ms + update_ms, host.launches, Host(host.launch_us / 1e3, 1.0))
+        copy_ms = min(host_ms, max(0.0, latency_ms - wall))
+        host_ms -= copy_ms
+    times = {"optimizer": update_ms, "host": host_ms, "input copy": copy_ms}
+    energies: dict[str, float | None] = dict.fromkeys(PARTS)
+    whole = prediction.energy_j
+    if whole is not None and "energy_j" not in absent:
+        waiting = sum(c.energy_j or 0.0 for c in rows if c.op == "host" and c.node is None)
+        per_ms = waiting / (host_ms + copy_ms) if host_ms + copy_ms > 0 else 0.0
+        energies["optimizer"] = sum(cost.energy_j or 0.0 for cost in update)
+        energies |= {"host": per_ms * host_ms, "input copy": per_ms * copy_ms}
+        known = sum(cost.energy_j or 0.0 for cost in rows if cost.node is not None)
+        energies["residual"] = whole - known - sum(e for e in energies.values() if e is not None)
+    times["residual"] = latency_ms - kernels_ms - sum(times.values())
+    return tuple(LatencyPart(n, times[n], times[n] / latency_ms, energies[n]) for n in PARTS)
+
+
+def memory_by_part(parts: MemoryParts) -> dict[str, float]:
+    """Return the parts of the memory in MB by name; they sum to the whole."""
+    names = [f.name for f in fields(parts) if f.name.endswith("_mb") and f.name != "context_sd_mb"]
+    found = {name: getattr(parts, name) for name in names}
+    return {name.removesuffix("_mb"): float(size) for name, size in found.items()}
+
+
+# Operators on the roofline of their device.
+#
+# S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for
+# Multicore Architectures", Communications of the ACM 52(4), 2009.
+
+UNIT_NAMES = {"half": "fp16 / bf16", "tf32": "TF32", "fp32": "fp32", "int8": "int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoint:
+    """One operator on the roofline.
+
+    Attributes:
+        op: canonical name of the operator.
+        path: path of its module.
+        unit: arithmetic unit that carries out its operations.
+        intensity: operations per byte moved, FLOP/B.
+        tflops: operations over its predicted time, TFLOP/s.
+        time_ms: predicted time.
+        share: share of the latency.
+    """
+
+    op: str
+    path: str
+    unit: str
+    intensity: float
+    tflops: float
+    time_ms: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The roofline of a device, with operators.
+
+    Attributes:
+        bandwidth_gb_s: memory bandwidth by the data sheet; that of the slice if one is requested.
+        peak_tflops: peak rate of each unit that the model uses.
+        points: operators that compute and move data, in graph order.
+        left_out: number of operators that only move data and have no intensity.
+    """
+
+    bandwidth_gb_s: float
+    peak_tflops: Mapping[str, float]
+    points: tuple[RooflinePoint, ...]
+    left_out: int
+
+    @classmethod
+    def of(cls, explanation: Explanation) -> Roofline:
+        """Return the roofline of an explanation."""
+        c = explanation.prediction.conditions
+        view = DeviceView.of(c.device, c.mig)
+        costs = [row.cost for row in explanation.operators]
+        points = tuple(
+            RooflinePoint(
+                cost.op,
+                cost.path,
+                cost.unit,
+                cost.flops / cost.bytes_moved,
+                cost.flops / cost.time_ms / 1e9,
+                cost.time_ms,
+                cost.share,
+            )
+            for cost in costs
+            if cost.flops > 0 and cost.bytes_moved > 0 and cost.time_ms > 0
+        )
+        used = {point.unit for point in points}
+        peaks: dict[str, float] = {
+            unit: float(rate) / 1e9
+            for unit, rate in zip(UNITS, view.peak_flops_per_ms, strict=True)
+            if unit in used
+        }
+        return cls(view.bytes_per_ms / 1e6, peaks, points, len(costs) - len(points))

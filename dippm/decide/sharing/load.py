@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from dippm.decide.explanation.parts import parts_of
+from dippm.decide.explanation.explanation import parts_of
 from dippm.devices import Device, MigProfile
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import Conditions

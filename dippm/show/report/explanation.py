@@ -9,8 +9,7 @@ from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.explanation import Difference, Explanation, WhatIf
 from dippm.decide.explanation.changes import LABELS
-from dippm.decide.explanation.explanation import ATTRIBUTION, OperatorRow
-from dippm.decide.explanation.parts import PARTS
+from dippm.decide.explanation.explanation import ATTRIBUTION, PARTS, OperatorRow
 from dippm.show.report.answers import AnswerPart, warning_lines
 from dippm.show.report.tables import OPERATOR_COLUMNS, Column, TerminalTable
 

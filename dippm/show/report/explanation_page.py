@@ -10,9 +10,7 @@ from typing import Any
 from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.explanation import Difference, Explanation, WhatIf
-from dippm.decide.explanation.explanation import ATTRIBUTION, is_part
-from dippm.decide.explanation.parts import PARTS
-from dippm.decide.explanation.roofline import UNIT_NAMES, Roofline
+from dippm.decide.explanation.explanation import ATTRIBUTION, PARTS, UNIT_NAMES, Roofline, is_part
 from dippm.estimate.module_tree import MAX_DEPTH, ModuleCost
 from dippm.show.report.bars import Bar, bars
 from dippm.show.report.explanation import (

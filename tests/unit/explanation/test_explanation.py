@@ -12,9 +12,7 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
-from dippm.decide.explanation.explanation import ancestors
-from dippm.decide.explanation.parts import PARTS
-from dippm.decide.explanation.roofline import Roofline
+from dippm.decide.explanation.explanation import PARTS, Roofline, ancestors
 from dippm.errors import ConditionsError
 from dippm.estimate.models.memory import MIB
 from tests.browser import NEEDS_CHROMIUM, browse

@@ -43,6 +43,7 @@ _SECTIONS = {
     "decide.exploration.study": "driver",
     "decide.exploration.worker_pool": "crew",
     "decide.language.engine": "routing",
+    "decide.language.families": "fields",
     "decide.language.memory": "cache",
     "decide.language.passes": "ordered",
     "decide.language.serving": "remarks stated",

@@ -12,7 +12,7 @@ from typing import Any
 
 from dippm.decide.language import families
 from dippm.decide.language.architecture import Attention, Decoder, FeedForward, Latent, Layer
-from dippm.decide.language.fields import Fields
+from dippm.decide.language.families import Fields
 from dippm.decide.language.formats import stored_format
 from dippm.errors import UnknownArchitectureError, shortened
 

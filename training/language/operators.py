@@ -18,9 +18,9 @@ from dataset.measured.operators import layer_keys
 from dataset.measured.sources import read
 from dippm.decide.language import kernels as k
 from dippm.decide.language.architecture import Attention
-from dippm.decide.language.engine import PLAIN, causal_work, keys_per_query
-from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
+from dippm.decide.language.pass_kernels import PLAIN, causal_work, keys_per_query
+from dippm.decide.language.setting import format_of
 from dippm.devices import Device, find
 from dippm.estimate.features.kernel import Kernel
 

@@ -21,12 +21,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dippm.decide.language.config import read_decoder
 from dippm.decide.language.corrections import shipped_corrections
-from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
 from dippm.decide.language.passes import PassCost, Passes
-from dippm.decide.language.setting import ServingSetting, half_precision
+from dippm.decide.language.reading import read_decoder
+from dippm.decide.language.setting import ServingSetting, format_of, half_precision
 from dippm.devices import find, host_of
 from dippm.errors import DippmError
 from dippm.estimate import pretrained

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dippm.decide.language.formats import WeightFormat
+from dippm.decide.language.setting import WeightFormat
 from dippm.estimate.features.kernel import Kernel
 
 HALF, FULL = 2, 4

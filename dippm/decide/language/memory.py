@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from math import exp
 
 from dippm.decide.language.architecture import Attention, Decoder
-from dippm.decide.language.formats import WeightFormat
-from dippm.decide.language.setting import Software
+from dippm.decide.language.setting import Software, WeightFormat
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.memory import MIB, MemoryGpu, MemoryModel, log_sd
 

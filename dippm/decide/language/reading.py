@@ -1,20 +1,88 @@
-"""Fields of a configuration → `Decoder`.
+"""`read_decoder`: the configuration of a language model, from any of its sources, as `Decoder`.
 
-The structure follows from the fields: experts from their number, latent attention from its rank, a
-window from its size. Properties that a family fixes in code (two parallel norms in GPT-NeoX, the
-tied head of Gemma) are in the tables of `families`.
+Sources are a `config.json` of the Hugging Face hub, the folder that holds one, a mapping, and an
+object with `to_dict` (configurations of `transformers`, which is not imported).
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from dippm.base.files import expand_home, open_regular
 from dippm.decide.language import families
 from dippm.decide.language.architecture import Attention, Decoder, FeedForward, Latent, Layer
 from dippm.decide.language.families import Fields
-from dippm.decide.language.formats import stored_format
-from dippm.errors import UnknownArchitectureError, shortened
+from dippm.decide.language.setting import stored_format
+from dippm.errors import ModelFileError, UnknownArchitectureError, shortened
+
+FILE = "config.json"
+MOST_BYTES = 4 << 20
+"""A configuration has a few kilobytes; label lists of classifiers have more."""
+
+
+def read_decoder(source: Any) -> Decoder:
+    """Return the language model that a configuration describes.
+
+    Args:
+        source: path of a `config.json` or of its folder, a mapping, an object with `to_dict`, or
+            a `Decoder`.
+
+    Raises:
+        ModelNotFoundError: if the path does not exist.
+        ModelFileError: if the file is not a JSON object.
+        UnknownArchitectureError: if it does not describe a supported decoder; names what is
+            missing.
+    """
+    if isinstance(source, Decoder):
+        return source
+    if isinstance(source, str | os.PathLike):
+        path = Path(expand_home(source))
+        named = path.parent.name if path.name == FILE else path.stem
+        if path.is_dir():
+            path, named = path / FILE, path.name
+        return _decoder_from(_read(path), named or "config")
+    if isinstance(source, Mapping):
+        return _decoder_from(source, "config")
+    to_dict = getattr(source, "to_dict", None)
+    found = to_dict() if callable(to_dict) else None
+    if not isinstance(found, Mapping):
+        raise ModelFileError(
+            f"{type(source).__name__} is not a configuration of a language model",
+            "Give the path of a config.json or of its folder, or its content as a mapping.",
+        )
+    return _decoder_from(found, type(source).__name__.removesuffix("Config"))
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    with open_regular(path) as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ModelFileError(
+            f"{path} has more than {MOST_BYTES >> 20} MiB: it is not a configuration",
+            "Give the config.json of a language model.",
+        )
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(
+            f"{path} is not JSON: {error}", "Give the config.json of a language model."
+        ) from error
+    if not isinstance(found, dict):
+        raise ModelFileError(
+            f"{path} contains no JSON object", "Give the config.json of a language model."
+        )
+    return found
+
+
+# Fields of a configuration → `Decoder`.
+#
+# The structure follows from the fields: experts from their number, latent attention from its rank,
+# a window from its size. Properties that a family fixes in code (two parallel norms in GPT-NeoX,
+# the tied head of Gemma) are in the tables of `families`.
 
 MOST_LAYERS = 2_000
 _TEXT = ("text_config", "llm_config", "language_config")
@@ -33,7 +101,7 @@ _LONGEST = (
 )  # fmt: skip
 
 
-def decoder_from(values: Mapping[str, Any], name: str) -> Decoder:
+def _decoder_from(values: Mapping[str, Any], name: str) -> Decoder:
     """Return the decoder that a configuration describes.
 
     Args:

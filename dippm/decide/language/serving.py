@@ -12,18 +12,19 @@ from typing import Any
 from dippm.base.progress import stage
 from dippm.decide.language.answer import DecodeStep, LanguagePrediction
 from dippm.decide.language.architecture import Decoder
-from dippm.decide.language.config import read_decoder
 from dippm.decide.language.corrections import shipped_corrections
-from dippm.decide.language.formats import HALF, format_of
 from dippm.decide.language.kernels import Pass
 from dippm.decide.language.memory import CACHE_BYTES, LanguageMemory, language_memory
 from dippm.decide.language.passes import PassCost, Passes
+from dippm.decide.language.reading import read_decoder
 from dippm.decide.language.setting import (
     CACHE_FORMATS,
+    HALF,
     MOST_GPUS,
     MOST_TOKENS,
     ServingSetting,
     Software,
+    format_of,
     half_precision,
     positive_integer,
     software_of,

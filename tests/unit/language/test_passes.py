@@ -7,13 +7,17 @@ from itertools import pairwise
 import pytest
 
 from dippm.decide.language import read_decoder
-from dippm.decide.language.eager import eager_kernels
-from dippm.decide.language.engine import PLAIN, busy_experts, engine_kernels, keys_per_query
-from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
 from dippm.decide.language.memory import cache_bytes, weight_bytes
-from dippm.decide.language.parallel import exchange_ms, group_of, part_of
-from dippm.decide.language.passes import OrderedSurface
+from dippm.decide.language.pass_kernels import (
+    PLAIN,
+    busy_experts,
+    eager_kernels,
+    engine_kernels,
+    keys_per_query,
+)
+from dippm.decide.language.passes import OrderedSurface, exchange_ms, group_of, part_of
+from dippm.decide.language.setting import format_of
 from dippm.devices import find
 from dippm.errors import ConditionsError, DeviceError
 from training.language.shapes import SHAPES

@@ -7,9 +7,9 @@ import pytest
 
 from dippm.decide.language import kernels as k
 from dippm.decide.language.corrections import Corrections, shipped_corrections
-from dippm.decide.language.engine import PLAIN, engine_kernels
-from dippm.decide.language.formats import format_of
 from dippm.decide.language.kernels import Pass
+from dippm.decide.language.pass_kernels import PLAIN, engine_kernels
+from dippm.decide.language.setting import format_of
 from dippm.devices import find
 from dippm.estimate.features.kernel_features import DeviceView, kernel_features
 from dippm.estimate.features.kernel_table import KernelTable

@@ -3,10 +3,8 @@
 `request_resources` finds the place and a format writes it; `format.py` says how to add one.
 """
 
-from dippm.decide.scheduling.format import Format
-from dippm.decide.scheduling.registry import all_formats, find_format
-from dippm.decide.scheduling.request import ResourceRequest
-from dippm.decide.scheduling.sizing import probability_within, request_resources
+from dippm.decide.scheduling.format import Format, all_formats, find_format
+from dippm.decide.scheduling.request import ResourceRequest, probability_within, request_resources
 
 __all__ = [
     "Format",

@@ -1,6 +1,6 @@
-"""`Format`: writes a request for one scheduler.
+"""`Format`: writes a request for one scheduler; `find_format` has them by name.
 
-To add one: a module with `NAME`, `SUMMARY` and `render`, and a row of `BUILT_IN` in `registry.py`;
+To add one: a module with `NAME`, `SUMMARY` and `render`, and a row of `BUILT_IN` here;
 from another distribution the same, under the entry point group `dippm.schedulers`. A format that
 writes its request into a Kubernetes pod also has `parts`, for the admission webhook.
 """
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Protocol, cast, runtime_checkable
 
 from dippm.decide.scheduling.request import ResourceRequest
+from dippm.errors import ConditionsError, UnknownNameError
 
 
 @runtime_checkable
@@ -53,3 +56,58 @@ class PodParts:
 
 
 Parts = Callable[[ResourceRequest], PodParts]
+
+
+# Formats by name: those of this package, and entry points of the group `dippm.schedulers`.
+
+BUILT_IN = ("kubernetes", "kueue", "dra", "hami", "slurm")
+GROUP = "dippm.schedulers"
+
+
+def all_formats() -> dict[str, Format]:
+    """Return every format by its name; an entry point never replaces a built-in one."""
+    ours = [import_module(f"dippm.decide.scheduling.{module}") for module in BUILT_IN]
+    found = {module.NAME: cast(Format, module) for module in ours}
+    for entry in entry_points(group=GROUP):
+        if entry.name not in found:
+            found[entry.name] = _loaded(entry)
+    return found
+
+
+def find_format(name: str) -> Format:
+    """Return the format of a name.
+
+    Raises:
+        UnknownNameError: if there is no such format.
+    """
+    known = all_formats()
+    if name not in known:
+        raise UnknownNameError.of("format", name, [*known, "json"])
+    return known[name]
+
+
+def parts_of(name: str) -> Parts:
+    """Return the function of a format that makes the parts of a pod.
+
+    Raises:
+        UnknownNameError: if there is no such format.
+        ConditionsError: if the format needs more than a pod.
+    """
+    found = getattr(find_format(name), "parts", None)
+    if found is None:
+        able = ", ".join(n for n, one in all_formats().items() if hasattr(one, "parts"))
+        raise ConditionsError(
+            f"a request in the format {name} does not stand in a pod alone",
+            f"Take one of {able}; `dippm request` writes the others to a file.",
+        )
+    return cast(Parts, found)
+
+
+def _loaded(entry: Any) -> Format:
+    module = entry.load()
+    if not isinstance(module, Format):
+        raise ConditionsError(
+            f"the format {entry.name} of {entry.value} has no NAME, SUMMARY and render",
+            "Follow dippm/decide/scheduling/format.py, or remove the distribution.",
+        )
+    return module

@@ -1,4 +1,4 @@
-"""Writes YAML: mappings, lists, strings and numbers, which suffice for manifests."""
+"""Manifests of Kubernetes: their YAML, and the names of their objects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from dippm.errors import ConditionsError, shortened
+from dippm.model.convert import source_name
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
@@ -43,3 +46,27 @@ def _scalar(value: Any) -> str:
     # JSON escapes a character beyond U+FFFF as two surrogates, which YAML does not read as one.
     text = json.dumps(value, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
+
+
+# Names of Kubernetes objects.
+
+MOST = 50
+"""Largest length; Kubernetes allows 63, and the pods of a job append a suffix."""
+_NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MOST - 2}}}[a-z0-9])?")
+
+
+def object_name(given: str | None, model: str) -> str:
+    """Return the given name, or else the model's name in valid characters.
+
+    Raises:
+        ConditionsError: if the given name is not valid.
+    """
+    if given is not None:
+        if not _NAME.fullmatch(given):
+            raise ConditionsError(
+                f"{shortened(given)!r} is not the name of an object",
+                f"Give small letters, digits and hyphens, {MOST} at most: name=resnet50.",
+            )
+        return given
+    plain = re.sub(r"[^a-z0-9]+", "-", source_name(model).casefold().replace(":", "-"))
+    return f"dippm-{plain}"[:MOST].strip("-")

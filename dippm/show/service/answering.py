@@ -219,8 +219,8 @@ def _choice(verb: Callable[..., Any], question: Mapping[str, Any]) -> dict[str, 
 
 def _request(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     from dippm.decide.scheduling import find_format, request_resources
-    from dippm.decide.scheduling.names import object_name
-    from dippm.decide.scheduling.registry import parts_of
+    from dippm.decide.scheduling.format import parts_of
+    from dippm.decide.scheduling.manifest import object_name
 
     arguments = dict(question["arguments"])
     name, image, kind = (arguments.pop(key) for key in ("name", "image", "format"))

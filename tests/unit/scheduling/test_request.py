@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 from dippm.cli.app import app
 from dippm.decide.choice.probability import log_sd
 from dippm.decide.scheduling import all_formats, find_format, probability_within, request_resources
-from dippm.decide.scheduling.manifest import yaml_text
-from dippm.decide.scheduling.names import object_name
-from dippm.decide.scheduling.registry import BUILT_IN, parts_of
+from dippm.decide.scheduling.format import BUILT_IN, parts_of
+from dippm.decide.scheduling.manifest import object_name, yaml_text
 from dippm.decide.scheduling.slurm import options
 from dippm.errors import ConditionsError, ConstraintError, NothingFeasibleError, UnknownNameError
 

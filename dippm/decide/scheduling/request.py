@@ -17,7 +17,7 @@ from dippm.base.number_format import show
 from dippm.base.printable import legible, printable
 from dippm.base.written import is_finite
 from dippm.decide.choice import Choice, Contender, choose
-from dippm.decide.choice.infeasible import round_up
+from dippm.decide.choice.choice import round_up
 from dippm.decide.choice.probability import log_sd
 from dippm.devices import Device, MigProfile, all_devices
 from dippm.errors import ConditionsError, ConstraintError, NothingFeasibleError

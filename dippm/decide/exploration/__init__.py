@@ -2,14 +2,13 @@
 
 `space.py`, `objectives.py` and `constraints.py` state the question; `search.py` is the search.
 `study.py` wraps Optuna, `evaluation.py` evaluates designs in a worker, `worker_pool.py` assigns
-tasks to workers, `local.py` and `cluster.py` run the workers.
+tasks to workers, `engines.py` runs the workers here or on a cluster.
 """
 
 from __future__ import annotations
 
-from dippm.decide.exploration.axes import Choices, Floats, Ints
 from dippm.decide.exploration.constraints import Constraint
-from dippm.decide.exploration.design import Architecture, Design
+from dippm.decide.exploration.design import Architecture, Choices, Design, Floats, Ints
 from dippm.decide.exploration.errors import (
     ContradictionError,
     ExploreError,
@@ -19,8 +18,7 @@ from dippm.decide.exploration.errors import (
     StudyMismatchError,
     WorkersLostError,
 )
-from dippm.decide.exploration.objectives import Objective, macs_proxy, weights_proxy
-from dippm.decide.exploration.quantities import QUANTITIES
+from dippm.decide.exploration.objectives import QUANTITIES, Objective, macs_proxy, weights_proxy
 from dippm.decide.exploration.results import EvaluatedDesign, Exploration
 from dippm.decide.exploration.search import explore
 from dippm.decide.exploration.space import Space

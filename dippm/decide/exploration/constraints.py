@@ -15,8 +15,13 @@ from dippm.base.number_format import show
 from dippm.base.written import is_finite
 from dippm.decide.exploration.design import Design
 from dippm.decide.exploration.errors import ContradictionError, ExploreError
-from dippm.decide.exploration.objectives import Objective
-from dippm.decide.exploration.quantities import ALIASES, MEMORY, QUANTITIES, canonical_name
+from dippm.decide.exploration.objectives import (
+    ALIASES,
+    MEMORY,
+    QUANTITIES,
+    Objective,
+    canonical_name,
+)
 from dippm.decide.exploration.space import Space
 from dippm.errors import UnknownNameError
 from dippm.estimate.place import slice_of

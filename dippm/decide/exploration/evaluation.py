@@ -17,8 +17,7 @@ from typing import Any
 from dippm.base import process
 from dippm.decide.exploration.constraints import Constraint, place_of
 from dippm.decide.exploration.design import Architecture, Design, is_built
-from dippm.decide.exploration.objectives import Objective
-from dippm.decide.exploration.quantities import QUANTITIES, SHOWN, why_absent
+from dippm.decide.exploration.objectives import QUANTITIES, SHOWN, Objective, why_absent
 from dippm.decide.exploration.question import DesignOutcome, SearchQuestion, Task
 from dippm.errors import DippmError
 from dippm.estimate.conditions import Conditions

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from dippm.decide.exploration.axes import Label
 from dippm.decide.exploration.constraints import Constraint
+from dippm.decide.exploration.design import Label
 from dippm.decide.exploration.objectives import Objective
 from dippm.decide.exploration.space import Space
 from dippm.estimate.predictor import LoadedPredictor

@@ -12,8 +12,8 @@ from typing import Any
 from dippm.api import load
 from dippm.base.progress import tell
 from dippm.decide.exploration.constraints import constraints_of
+from dippm.decide.exploration.engines import HereEngine, LocalEngine, RayEngine, can_fork
 from dippm.decide.exploration.errors import ExploreError, NoFeasibleDesignError
-from dippm.decide.exploration.local import HereEngine, LocalEngine, can_fork
 from dippm.decide.exploration.objectives import Objective, objectives_of
 from dippm.decide.exploration.question import DesignOutcome, SearchQuestion, Task
 from dippm.decide.exploration.results import EvaluatedDesign, Exploration
@@ -287,8 +287,6 @@ def _worker_pool(
 ) -> Iterator[WorkerPool]:
     engine: Engine
     if cluster is not None:
-        from dippm.decide.exploration.cluster import RayEngine
-
         ray = RayEngine(question, cluster, workers)
         pool = WorkerPool(ray)
         try:

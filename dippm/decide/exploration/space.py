@@ -13,15 +13,20 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Unpack
 
-from dippm.decide.exploration.axes import Axis, Choices, Ints, Label, axis_of, describe_axis
 from dippm.decide.exploration.design import (
     ARCHITECTURE,
     BATCH,
     PLACE,
     PRECISION,
     Architecture,
+    Axis,
+    Choices,
     Design,
     InputOf,
+    Ints,
+    Label,
+    axis_of,
+    describe_axis,
     place_name,
 )
 from dippm.decide.exploration.errors import ExploreError

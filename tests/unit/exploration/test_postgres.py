@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dippm.decide.exploration import ExploreError, ExploreNotInstalledError, StudyInUseError
-from dippm.decide.exploration.storage import open_study
+from dippm.decide.exploration.study import open_study
 from tests.unit.exploration import searches
 
 optuna = pytest.importorskip("optuna")

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from dippm.decide.exploration import Architecture, Choices, ExploreError, Floats, Ints, Space
-from dippm.decide.exploration.axes import axis_of, label_of, values_of
+from dippm.decide.exploration.design import axis_of, label_of, values_of
 from dippm.decide.exploration.study import every_design
 from dippm.errors import ConditionsError, UnknownNameError
 from tests.unit.exploration.networks import build

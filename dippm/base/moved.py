@@ -56,6 +56,8 @@ _SECTIONS = {
     "decide.parallel.estimate": "overlap",
     "decide.parallel.one_process": "sharded_kernels",
     "decide.parallel.work": "stages",
+    "decide.pipelines.running": "inputs",
+    "decide.pipelines.stage": "file",
     "decide.scheduling.format": "registry",
     "decide.scheduling.manifest": "names",
     "decide.scheduling.request": "sizing",

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dippm.decide.pipelines.combined import IntervalTerm
-from dippm.decide.pipelines.inputs import output_bytes
 from dippm.decide.pipelines.stage import Stage
 from dippm.devices import Device
 from dippm.devices.links import link_of
@@ -29,6 +28,7 @@ from dippm.estimate.largest_batch import largest_batch, memory_bound_mb
 from dippm.estimate.models.targets import MemoryParts
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
+from dippm.model.graph import ModelGraph
 from dippm.model.graph.float_type import in_float32
 
 UNPINNED = 1 / 3
@@ -72,7 +72,7 @@ class StageRun:
         """Return the size of the stage's outputs in MiB at a batch of the pipeline."""
         halved = self.prediction.conditions.precision in ("fp16", "bf16", "amp", "amp-bf16")
         graph = self.prediction.source_graph
-        return output_bytes(graph, batch * self.stage.batch_factor, 2 if halved else 4) / 2**20
+        return _output_bytes(graph, batch * self.stage.batch_factor, 2 if halved else 4) / 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,3 +242,20 @@ def _largest(ran: Sequence[StageRun], loaded: LoadedPredictor) -> int | None:
             return None
         most = found
     return most
+
+
+def _output_bytes(graph: ModelGraph, batch: int, item_bytes: int) -> int:
+    """Return the bytes of all outputs of a graph at a batch.
+
+    Args:
+        graph: the graph.
+        batch: samples.
+        item_bytes: bytes of a floating-point number; other types take 8.
+    """
+    total = 0
+    for spec in graph.outputs if not graph.batch_is_symbolic else graph.at_batch(batch).outputs:
+        count = 1
+        for size in spec.shape:
+            count *= max(1, size)
+        total += count * (item_bytes if "float" in spec.dtype else 8)
+    return total

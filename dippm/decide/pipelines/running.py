@@ -13,11 +13,9 @@ from dippm.base import files
 from dippm.base.progress import stage as shown_stage
 from dippm.base.progress import tell
 from dippm.decide.pipelines.answer import PipelinePrediction, answer_of
-from dippm.decide.pipelines.file import read_pipeline
-from dippm.decide.pipelines.inputs import refusal, sizes_of
 from dippm.decide.pipelines.memory import StageRun, copy_time
 from dippm.decide.pipelines.shipped import SHIPPED, parameters_of
-from dippm.decide.pipelines.stage import Pipeline, Stage
+from dippm.decide.pipelines.stage import Input, Pipeline, Stage, StageInput, read_pipeline
 from dippm.errors import (
     ConditionsError,
     DippmError,
@@ -106,7 +104,7 @@ def _run(
     """Predict one run of a stage."""
     if isinstance(batch, bool) or not isinstance(batch, int):
         raise ConditionsError(f"batch is {batch!r}", "Give a whole number, at least 1.")
-    sizes = sizes_of(stage, graphs)
+    sizes = _sizes_of(stage, graphs)
     try:
         prediction = loaded.predict(
             stage.model,
@@ -122,7 +120,7 @@ def _run(
             copy_ms = copy_time(prediction.conditions.device, weights_mb)
     except ModelFileError as error:
         if stage.given():
-            raise refusal(stage, sizes, error) from error
+            raise _refusal(stage, sizes, error) from error
         raise _name_stage(stage, error) from error
     except DippmError as error:
         raise _name_stage(stage, error) from error
@@ -168,3 +166,69 @@ def _split_options(
         return read_pipeline(path), parameters, conditions
     error = UnknownNameError.of("pipeline", str(source), SHIPPED)
     raise PipelineError(error.message, f"{error.hint}, or a TOML file of stages.")
+
+
+# Sizes of a stage's inputs: those of its description, and those of other stages' outputs.
+
+
+def _sizes_of(stage: Stage, graphs: Mapping[str, ModelGraph]) -> Input:
+    """Return the inputs of a stage as `dippm.predict` takes them.
+
+    Args:
+        stage: the stage.
+        graphs: graphs of the stages before it, by name.
+
+    Raises:
+        PipelineError: if a stage has no such output, or its output has no batch.
+    """
+    given = {name: _sizes_from(one, stage.name, graphs) for name, one in stage.given().items()}
+    if not given:
+        return stage.input
+    if isinstance(stage.input, Mapping):
+        return {name: given.get(str(name), sizes) for name, sizes in stage.input.items()}
+    return given[""]
+
+
+def _sizes_from(given: StageInput, stage: str, graphs: Mapping[str, ModelGraph]) -> str:
+    graph = graphs[given.stage]
+    if given.output >= len(graph.outputs):
+        raise PipelineError(
+            f"stage {stage} takes result {given.output} of {given.stage}, which has "
+            f"{len(graph.outputs)}",
+            f'Results are counted from 0: "@{given.stage}[0]".',
+        )
+    spec = graph.outputs[given.output]
+    if graph.batch_is_symbolic:
+        others = (
+            graph.at_batch(1).outputs[given.output].shape,
+            graph.at_batch(2).outputs[given.output].shape,
+        )
+        axes = [i for i, (a, b) in enumerate(zip(*others, strict=True)) if a != b]
+    else:
+        others = spec.shape, spec.shape
+        axes = [i for i, size in enumerate(spec.shape) if size == graph.batch][:1]
+    if axes != [0]:
+        raise PipelineError(
+            f"stage {stage}: the first axis of what {given.stage} gives is not its batch: "
+            f"{tuple(others[0])}",
+            'Write the sizes of this input without the batch, as "3,224,224", and name the stage '
+            f'in after = ["{given.stage}"].',
+        )
+    kind = "" if "float" in spec.dtype else "bool:" if "bool" in spec.dtype else "int:"
+    return kind + ",".join(map(str, others[0][1:]))
+
+
+def _refusal(stage: Stage, sizes: Any, error: Exception) -> PipelineError:
+    """Return the error for a stage that does not accept the outputs of other stages."""
+    given = ", ".join(
+        f"{name or 'its input'} from {one.stage}" for name, one in stage.given().items()
+    )
+    message = getattr(error, "message", str(error))
+    found = PipelineError(
+        f"stage {stage.name} cannot take what other stages give it ({given}; sizes {sizes}): "
+        f"{message}",
+        "Check which result it takes (`@NAME[1]`), or write the sizes of its inputs and name the "
+        "stages in `after`.",
+    )
+    found.__cause__ = error
+    return found

@@ -61,6 +61,8 @@ _SECTIONS = {
     "decide.scheduling.format": "registry",
     "decide.scheduling.manifest": "names",
     "decide.scheduling.request": "sizing",
+    "devices.device_file": "imported",
+    "devices.mig": "placements",
     "estimate.features.kernels.backward.training": "attention convolution recurrent",
     "estimate.features.kernels.convolution": "depthwise",
     "estimate.features.kernels.launch": "recurrent trained",

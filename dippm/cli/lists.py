@@ -30,8 +30,7 @@ def devices(
 ) -> None:
     """List the known GPUs with their MIG slices, and the measured CPUs."""
     from dippm.devices import all_cpus, all_devices, read_device
-    from dippm.devices.device_file import is_device_file
-    from dippm.devices.imported import all_imported
+    from dippm.devices.device_file import all_imported, is_device_file
     from dippm.show.report.answers import AnswerPart, Listing, StderrLine
     from dippm.show.report.console import device_table
 

@@ -13,18 +13,16 @@ from dippm.devices.hosts import (
     unknown_host_log_sd,
 )
 from dippm.devices.mig import (
-    memory_fraction,
-    seed_profile,
-    sm_fraction,
-    smallest_profile,
-    taken_fraction,
-)
-from dippm.devices.placements import (
     Placement,
     arrange,
     arrangements,
     maximal_arrangements,
+    memory_fraction,
     places,
+    seed_profile,
+    sm_fraction,
+    smallest_profile,
+    taken_fraction,
 )
 
 __all__ = [

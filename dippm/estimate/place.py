@@ -13,8 +13,7 @@ from typing import Any, Literal, cast, get_args
 from dippm import devices
 from dippm.base.written import decimal_number
 from dippm.devices import Device, HostMachine, MigProfile, host_of
-from dippm.devices.device_file import is_device_file
-from dippm.devices.imported import find_imported
+from dippm.devices.device_file import find_imported, is_device_file
 from dippm.errors import ConditionsError, UnknownNameError, shortened
 
 DEFAULT_DEVICE = "A100"
@@ -105,7 +104,7 @@ class Place:
 def device_of(device: DeviceLike) -> Device:
     """Return a device, or the one that a name or a device file means.
 
-    A name is one of the catalogue or of an imported device, see `dippm.devices.imported`.
+    A name is one of the catalogue or of an imported device, see `dippm.devices.device_file`.
 
     Raises:
         UnknownNameError: if no device has this name.

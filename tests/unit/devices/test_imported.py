@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dippm.cli.app import app
 from dippm.devices import read_device
-from dippm.devices.imported import age_of, all_imported, find_imported, folder, import_device
+from dippm.devices.device_file import age_of, all_imported, find_imported, folder, import_device
 from dippm.errors import DeviceError, UnknownNameError
 from dippm.estimate.place import device_of
 

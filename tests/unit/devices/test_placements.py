@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dippm.devices import all_devices, find
-from dippm.devices.placements import (
+from dippm.devices.mig import (
     Placement,
     arrange,
     arrangements,

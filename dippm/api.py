@@ -51,7 +51,7 @@ from dippm.estimate.place import (
 )
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
-from dippm.estimate.pretrained.choice import for_device
+from dippm.estimate.pretrained.store import for_device
 from dippm.model.convert import Input, read_graph, source_name, until
 from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.model.frontends.worker_errors import no_process_error
@@ -113,7 +113,7 @@ def predict(
             `dippm.devices.read_device`.
         checkpoint: name, "name@version" or folder, or a loaded predictor; None takes the shipped
             one for the device and phase, by the rule of
-            `dippm.estimate.pretrained.choice`.
+            `dippm.estimate.pretrained.store`.
         precision: precision, see `Conditions`.
         mode: "eager" or "compiled".
         timer: timer that defines the latency, see `Conditions`.

@@ -84,8 +84,7 @@ def compare(
         raise typer.BadParameter("no model: give model files or names, or --from FILE")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.api import compare as answer
-        from dippm.estimate.batches import batches_of
-        from dippm.estimate.model_list import Candidate, candidates_of
+        from dippm.estimate.model_list import Candidate, batches_of, candidates_of
 
         cases = [Candidate(model, framework=framework) for model in models or ()]
         if models_from is not None:

@@ -9,11 +9,11 @@ from typing import Any, Unpack
 from dippm.api import load
 from dippm.base.answer import Answer
 from dippm.base.progress import tell
-from dippm.estimate.batches import batches_of
 from dippm.estimate.comparison import Comparison
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.derived import DERIVED
 from dippm.estimate.largest_batch import largest_batch_at
+from dippm.estimate.model_list import batches_of
 from dippm.estimate.options import SweepOptions, conditions_in, question, read_model, reading_in
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor

@@ -94,7 +94,7 @@ class Options(WarmOptions, total=False):
             `dippm.devices.read_device`; "A100".
         checkpoint: name, "name@version" or folder, or a predictor that is loaded; left out: the
             shipped one that knows device and phase, by the rule of
-            `dippm.estimate.pretrained.choice`.
+            `dippm.estimate.pretrained.store`.
         precision: number formats: "fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp" or
             "amp-bf16", see `PRECISIONS`; "fp32".
         mode: "eager" or "compiled"; "eager".

@@ -36,7 +36,7 @@ from dippm.estimate.options import (
 )
 from dippm.estimate.place import DEFAULT_DEVICE, DeviceLike, MigLike
 from dippm.estimate.prediction import Prediction, Provenance
-from dippm.estimate.pretrained.choice import for_device, frameworks_of, knows, precisions_of
+from dippm.estimate.pretrained.store import for_device, frameworks_of, knows, precisions_of
 from dippm.model.convert import until
 from dippm.model.frontends.limits import DEFAULT_TIMEOUT_S
 from dippm.model.graph import ModelGraph

@@ -14,8 +14,7 @@ from dippm.cli.app import app
 from dippm.decide.power_sweep import limits_of
 from dippm.devices.hosts import host_of
 from dippm.errors import ConditionsError, InputShapeError, UnknownNameError
-from dippm.estimate.batches import batches_of
-from dippm.estimate.model_list import ModelListError, candidates_of
+from dippm.estimate.model_list import ModelListError, batches_of, candidates_of
 from dippm.model.frontends import InputSpec
 
 ODD = ("1_0", "1_000", "٣", "³", "1 0", "", "-", "0x10", "1e", "1__0", "NaN٣")

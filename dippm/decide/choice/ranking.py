@@ -18,14 +18,13 @@ from dippm.decide.sharing import predict_among_copies
 from dippm.decide.sharing.ways import check_count
 from dippm.devices import Device, MigProfile, all_devices
 from dippm.errors import ConditionsError, ConstraintError, DeviceError, DippmError
-from dippm.estimate.batches import batches_of
 from dippm.estimate.carbon import Carbon, CarbonLike, carbon_of
 from dippm.estimate.comparison import Failure
 from dippm.estimate.conditions import Conditions, spelt
 from dippm.estimate.grid import Grid
 from dippm.estimate.largest_batch import largest_batch_at
 from dippm.estimate.measure_line import Asked
-from dippm.estimate.model_list import Candidate
+from dippm.estimate.model_list import Candidate, batches_of
 from dippm.estimate.options import ChoiceOptions, conditions_in, question, read_model, reading_in
 from dippm.estimate.place import DeviceLike, device_of
 from dippm.estimate.prediction import Prediction

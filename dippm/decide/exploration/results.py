@@ -18,7 +18,7 @@ from dippm.decide.exploration.question import DesignOutcome, SearchQuestion
 from dippm.decide.pareto import pareto_front
 from dippm.estimate.measure_line import Asked, measure_line
 from dippm.estimate.prediction import Prediction
-from dippm.estimate.pretrained.choice import frameworks_of
+from dippm.estimate.pretrained.store import frameworks_of
 from dippm.model.convert import read_graph
 
 if TYPE_CHECKING:

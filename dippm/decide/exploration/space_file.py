@@ -15,8 +15,8 @@ from dippm.base.files import open_regular, shown
 from dippm.decide.exploration.errors import ExploreError
 from dippm.decide.exploration.space import Space
 from dippm.errors import DippmError
-from dippm.estimate.batches import batches_of
 from dippm.estimate.conditions import KINDS, RunOptions, usual_values
+from dippm.estimate.model_list import batches_of
 
 MOST_BYTES = 1 << 20
 WHOLE = "full"

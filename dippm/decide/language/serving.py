@@ -44,7 +44,7 @@ from dippm.estimate.models.intervals import Z90
 from dippm.estimate.models.kernel_law import KernelLaw
 from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.place import DEFAULT_DEVICE, ContextLike, DeviceLike, HostLike, device_of
-from dippm.estimate.pretrained.choice import for_device
+from dippm.estimate.pretrained.store import for_device
 
 SAMPLES = 9
 """Contexts at which decode steps are evaluated to integrate over all of them."""

@@ -1,15 +1,27 @@
-"""`encode`: a `ModelGraph` as tensors, and `collate`: several of them as one."""
+"""`encode`: a `ModelGraph` as tensors, node by node and as a whole; `collate`: several as one."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dippm.estimate.features.feature_spec import FEATURE_VERSION
-from dippm.estimate.features.node_features import edge_index, node_features
-from dippm.estimate.features.static_features import static_features
-from dippm.model.graph.model_graph import ModelGraph
+import numpy as np
+
+from dippm.estimate.features.feature_spec import (
+    CLASS_OF_OPERATOR,
+    CONVOLUTIONS,
+    FEATURE_VERSION,
+    FIRST_ATTRIBUTE,
+    MAC_OPERATORS,
+    NODE_FEATURES,
+    OPERATOR_CLASSES,
+    SHAPE_COLUMNS,
+)
+from dippm.model.graph.liveness import peak_activation_bytes
+from dippm.model.graph.model_graph import Attribute, ModelGraph, OpNode
 
 if TYPE_CHECKING:
     import torch
@@ -84,3 +96,178 @@ def collate(graphs: Sequence[GraphTensors]) -> GraphTensors:
         batch=torch.cat(owners),
         version=versions.pop(),
     )
+
+
+# `adjacency` and `node_features`: the A and X of D3.5, algorithm 1.
+
+_SIZES = len(SHAPE_COLUMNS) - 1
+_ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
+_ITEM_BYTES |= {"int16": 2, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
+
+
+def edge_index(graph: ModelGraph) -> torch.Tensor:
+    """Return the data flow as (2, E) int64: row 0 producers, row 1 consumers."""
+    import torch
+
+    if not graph.edges:
+        return torch.empty((2, 0), dtype=torch.int64)
+    return torch.from_numpy(np.array(graph.edges, dtype=np.int64).T.copy())
+
+
+def adjacency(graph: ModelGraph) -> torch.Tensor:
+    """Return A, sparse COO (N, N) float32: A[i, j] = 1 if node j reads what node i produces."""
+    import torch
+
+    count = len(graph.nodes)
+    edges = edge_index(graph)
+    ones = torch.ones(edges.shape[1])
+    return torch.sparse_coo_tensor(edges, ones, (count, count), check_invariants=True).coalesce()
+
+
+def node_features(graph: ModelGraph) -> torch.Tensor:
+    """Return X, (N, 32) float32, laid out as `dippm.estimate.features.feature_spec` says.
+
+    Every operator has a row. One without a known class has its one-hot in column 0.
+    """
+    import torch
+
+    count = len(graph.nodes)
+    features = np.zeros((count, NODE_FEATURES), dtype=np.float32)
+    if count:
+        classes = [CLASS_OF_OPERATOR.get(node.op, 0) for node in graph.nodes]
+        features[np.arange(count), classes] = 1.0
+        sizes = np.array([_sizes(node) for node in graph.nodes], dtype=np.float64)
+        features[:, FIRST_ATTRIBUTE:] = np.log1p(np.maximum(sizes, 0.0))
+    return torch.from_numpy(features)
+
+
+def _sizes(node: OpNode) -> tuple[float, ...]:
+    """Return the attribute and shape columns before the logarithm."""
+    attributes = node.attributes
+    kernel = _spatial(attributes.get("kernel"))
+    stride = _spatial(attributes.get("strides"))
+    shape = node.out_shapes[0] if node.out_shapes else ()
+    elements = math.prod(shape)
+    return (
+        *kernel,
+        *stride,
+        _total(attributes.get("padding")),
+        max(_spatial(attributes.get("dilation"))),
+        _total(attributes.get("groups", attributes.get("heads"))),
+        node.macs / elements if elements else 0.0,
+        node.param_bytes / _ITEM_BYTES.get(node.dtype, 4),
+        sum(map(math.prod, node.in_shapes)),
+        *_padded(shape),
+        elements,
+    )
+
+
+def _spatial(value: Attribute | None) -> tuple[float, float]:
+    """Return height and width; of one number both, of three the last two."""
+    match value:
+        case int() | float():
+            return float(value), float(value)
+        case (single,):
+            return 1.0, float(single)
+        case (*_, height, width):
+            return float(height), float(width)
+        case _:
+            return 0.0, 0.0
+
+
+def _total(value: Attribute | None) -> float:
+    if isinstance(value, tuple):
+        return float(sum(value))
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _padded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the first five sizes; what a longer shape has beyond goes into the fifth."""
+    if len(shape) > _SIZES:
+        shape = (*shape[: _SIZES - 1], math.prod(shape[_SIZES - 1 :]))
+    return shape + (0,) * (_SIZES - len(shape))
+
+
+# Features of a whole model: the five of D3.5's equation 1, and a wider named vector.
+
+_WIDE_TOTALS = (
+    "batch",
+    "macs",
+    "flops",
+    "bytes_read",
+    "bytes_written",
+    "param_bytes",
+    "peak_activation_bytes",
+    "input_elements",
+    "output_elements",
+    "operators",
+    "edges",
+    "depth",
+    "max_width",
+    "relus",
+    "unknown_operators",
+)
+WIDE_STATIC_COLUMNS = (
+    *_WIDE_TOTALS,
+    *(f"count_{name}" for name in OPERATOR_CLASSES),
+    *(f"macs_{name}" for name in OPERATOR_CLASSES[1:7]),
+)
+
+
+def static_features(graph: ModelGraph) -> torch.Tensor:
+    """Return equation 1's five, (5,) float64: MACs, batch, convolutions, dense, ReLU.
+
+    MACs are those of convolution, transposed convolution, dense and batched products only (a
+    fused attention is two of the latter). A model without one kind has 0 there.
+    """
+    import torch
+
+    counts = Counter(node.op for node in graph.nodes)
+    macs = sum(node.macs for node in graph.nodes if node.op in MAC_OPERATORS)
+    convolutions = sum(counts[op] for op in CONVOLUTIONS)
+    return torch.tensor(
+        [macs, graph.batch, convolutions, counts["dense"], counts["relu"]], dtype=torch.float64
+    )
+
+
+def wide_static_features(graph: ModelGraph) -> dict[str, float]:
+    """Return totals of the model by name, in the order of `WIDE_STATIC_COLUMNS`.
+
+    Bytes are bytes, everything else is a count; nothing is scaled.
+    """
+    levels = _levels(graph)
+    counts = Counter(CLASS_OF_OPERATOR.get(node.op, 0) for node in graph.nodes)
+    totals = (
+        graph.batch,
+        sum(node.macs for node in graph.nodes),
+        sum(node.flops for node in graph.nodes),
+        sum(node.bytes_read for node in graph.nodes),
+        sum(node.bytes_written for node in graph.nodes),
+        graph.param_bytes,
+        peak_activation_bytes(graph),
+        sum(math.prod(tensor.shape) for tensor in graph.inputs),
+        sum(math.prod(tensor.shape) for tensor in graph.outputs),
+        len(graph.nodes),
+        len(graph.edges),
+        max(levels, default=0),
+        max(Counter(levels).values(), default=0),
+        sum(node.op == "relu" for node in graph.nodes),
+        sum(graph.unknown_ops.values()),
+    )
+    macs = Counter[int]()
+    for node in graph.nodes:
+        macs[CLASS_OF_OPERATOR.get(node.op, 0)] += node.macs
+    values = (
+        *totals,
+        *(counts[i] for i in range(len(OPERATOR_CLASSES))),
+        *(macs[i] for i in range(1, 7)),
+    )
+    return dict(zip(WIDE_STATIC_COLUMNS, map(float, values), strict=True))
+
+
+def _levels(graph: ModelGraph) -> list[int]:
+    """Return per node the longest path to it, in operators (post-order makes one pass enough)."""
+    levels = [1] * len(graph.nodes)
+    for producer, consumer in graph.edges:
+        levels[consumer] = max(levels[consumer], levels[producer] + 1)
+    return levels

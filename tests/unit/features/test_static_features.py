@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dippm.estimate.features import static_features, wide_static_features
-from dippm.estimate.features.static_features import WIDE_STATIC_COLUMNS
+from dippm.estimate.features.encode import WIDE_STATIC_COLUMNS
 from dippm.model.graph.model_graph import ModelGraph
 
 from .conftest import Build, node

@@ -19,9 +19,8 @@ from dippm.errors import (
     UnknownNameError,
     UnsupportedPrecisionError,
 )
-from dippm.estimate.batches import batches_of
 from dippm.estimate.conditions import Conditions, same_arithmetic, supported_precisions
-from dippm.estimate.model_list import Candidate, ModelListError, candidates_of
+from dippm.estimate.model_list import Candidate, ModelListError, batches_of, candidates_of
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from dippm.cli.app import app
 from dippm.devices import Device, all_cpus, all_devices, find
 from dippm.errors import ConditionsError, UnknownNameError
 from dippm.estimate.pretrained import DEFAULT, available, for_device
-from dippm.estimate.pretrained.choice import knows
+from dippm.estimate.pretrained.store import knows
 
 CPU = "CPU-AMD-EPYC-2c"
 

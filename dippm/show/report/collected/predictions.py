@@ -14,7 +14,7 @@ from dippm import api, devices
 from dippm.base.progress import tell
 from dippm.errors import ConditionsError, UnknownNameError
 from dippm.estimate.conditions import Conditions
-from dippm.estimate.pretrained import choice
+from dippm.estimate.pretrained import for_device
 from dippm.measure.collected.rows import Joined
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def compare(
         rows: usable rows.
         joined: source of the graphs.
         checkpoint: name or folder; None takes the one that was trained on the devices of the rows,
-            see `dippm.estimate.pretrained.choice`.
+            see `dippm.estimate.pretrained.store`.
         most_rows: number of rows above which only every n-th is predicted, by model and batch.
 
     Raises:
@@ -186,7 +186,7 @@ def _conditions(row: Mapping[Any, Any]) -> Conditions:
 def _suiting(rows: pd.DataFrame) -> Path | None:
     """Return the shipped checkpoint that was trained on all devices of the rows, if any."""
     try:
-        chosen = {choice.for_device(devices.find(name)).path for name in rows["device"].unique()}
+        chosen = {for_device(devices.find(name)).path for name in rows["device"].unique()}
     except UnknownNameError:
         return None
     return chosen.pop() if len(chosen) == 1 else None

@@ -4,15 +4,14 @@ A latency is spent by kernels, not by operators: an eager framework launches a b
 exporter would have folded, casts what autocast feeds to a tensor core, and copies a permuted view
 before it reshapes it. Views cost nothing and launch nothing.
 
-    launch          the way in, and which rule launches what of which call
+    launch          the way in, and which rule launches what of which call, also of a graph that
+                    no file was read for
     run             what is known of a run: width, layout and maker of each tensor
     layouts         views and strides
     casts           what autocast launches around a call
     products, convolution, attention, recurrent     matrix products
-    attention_steps attention that no fused kernel takes, as the calls of its steps
     streaming       one pass over memory
     copies          what moves memory: reshapes, paddings, concatenations, updates in place
-    node_calls      calls of a graph that no file was read for
     trained         what a forward pass launches in another way for gradients
     backward        gradients, and what autograd keeps for them
     optimizers      the update of parameters

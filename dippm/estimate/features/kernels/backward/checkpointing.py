@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from dippm.estimate.features.kernel import Kernel
-from dippm.estimate.features.kernels.backward.gradients import Gradients
-from dippm.estimate.features.kernels.backward.tape import Memory, Tape
+from dippm.estimate.features.kernels.backward.gradients import Gradients, Memory, Tape
 
 _BLOCK = re.compile(r"^(?:\w+\.)*?\w+\.\d+(?:(?:\.\w*(?:blocks|layers|layer))?\.\d+)?")
 

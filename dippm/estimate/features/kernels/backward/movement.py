@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from dippm.estimate.features.kernel import Kernel
-from dippm.estimate.features.kernels.backward.gradients import Gradients
-from dippm.estimate.features.kernels.backward.tape import Step
+from dippm.estimate.features.kernels.backward.gradients import Gradients, Step
 from dippm.estimate.features.kernels.layouts import image_strides
 from dippm.estimate.features.kernels.streaming import INDEX_WIDTH
 

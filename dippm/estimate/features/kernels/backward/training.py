@@ -8,13 +8,16 @@ from math import prod
 
 from dippm.estimate.conditions import Attention, Optimizer, Precision
 from dippm.estimate.features.kernel import Kernel
-from dippm.estimate.features.kernels.attention_steps import in_steps
-from dippm.estimate.features.kernels.backward import movement, norms
+from dippm.estimate.features.kernels.attention import in_steps
+from dippm.estimate.features.kernels.backward import arithmetic, movement
+from dippm.estimate.features.kernels.backward.arithmetic import elementwise, matmul
 from dippm.estimate.features.kernels.backward.checkpointing import checkpointed_bytes, recomputed
-from dippm.estimate.features.kernels.backward.elementwise import elementwise
-from dippm.estimate.features.kernels.backward.gradients import Gradients
-from dippm.estimate.features.kernels.backward.products import matmul
-from dippm.estimate.features.kernels.backward.tape import NOT_DIFFERENTIABLE, Step, Tape
+from dippm.estimate.features.kernels.backward.gradients import (
+    NOT_DIFFERENTIABLE,
+    Gradients,
+    Step,
+    Tape,
+)
 from dippm.estimate.features.kernels.launch import walk
 from dippm.estimate.features.kernels.layouts import image_strides, images_last
 from dippm.estimate.features.kernels.optimizers import update
@@ -172,13 +175,13 @@ def _sum(g: Gradients, step: Step, gradient: int) -> None:
 
 
 BY_NAME: Mapping[str, Rule] = {
-    "batch_norm": norms.batch_norm,
-    "layer_norm": norms.layer_norm,
-    "rms_norm": norms.layer_norm,
-    "group_norm": norms.group_norm,
-    "instance_norm": norms.group_norm,
-    "softmax": norms.softmax,
-    "log_softmax": norms.softmax,
+    "batch_norm": arithmetic.batch_norm,
+    "layer_norm": arithmetic.layer_norm,
+    "rms_norm": arithmetic.layer_norm,
+    "group_norm": arithmetic.group_norm,
+    "instance_norm": arithmetic.group_norm,
+    "softmax": arithmetic.softmax,
+    "log_softmax": arithmetic.softmax,
     "matmul": matmul,
     "transpose": movement.transposed,
     "reshape": movement.reshaped,

@@ -13,7 +13,7 @@ import xgboost
 from rich.progress import Progress
 
 from dippm.estimate.features.kernel import PARTS
-from dippm.estimate.models.step_memory import StepMemoryModel
+from dippm.estimate.models.training_memory import StepMemoryModel
 from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.hybrid.fit.folds import keep_arrays

@@ -18,7 +18,7 @@ from dippm.estimate.features.kernel_features import N_KINDS
 from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.intervals import IntervalLaw
 from dippm.estimate.models.novelty import TENSOR
-from dippm.estimate.models.step_memory import StepMemoryModel
+from dippm.estimate.models.training_memory import StepMemoryModel
 from dippm.estimate.pretrained.store import WEIGHTS
 from dippm.model.graph.model_graph import GRAPH_VERSION
 from training.hybrid.fit.novelty import thinned

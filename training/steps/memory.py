@@ -20,8 +20,7 @@ from dataset.join.graph_store import GraphStore
 from dataset.measured.sources import read
 from dippm.devices import find
 from dippm.estimate.models.memory import MemoryGpu, MemoryModel
-from dippm.estimate.models.step_memory import StepMemoryModel
-from dippm.estimate.models.training_memory import StepUsage, TrainingFootprint
+from dippm.estimate.models.training_memory import StepMemoryModel, StepUsage, TrainingFootprint
 from training.hybrid.fit.memory import (
     MOSTLY_RESERVED,
     fit_contexts,

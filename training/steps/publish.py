@@ -12,7 +12,7 @@ from typing import Any
 
 import xgboost
 
-from dippm.estimate.models.step_memory import StepMemoryModel
+from dippm.estimate.models.training_memory import StepMemoryModel
 from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from dippm.estimate.pretrained.store import CheckpointInfo
 from training.evaluation.held_out import HeldOut

@@ -42,7 +42,6 @@ from dippm.estimate.models.answer_warnings import (
     graph_warnings,
     host_warnings,
 )
-from dippm.estimate.models.board_power import BoardPower, limit_warnings
 from dippm.estimate.models.calibration import time_shares
 from dippm.estimate.models.checkpoint_schemas import HybridSchema, StepSchema, check
 from dippm.estimate.models.engine_law import (
@@ -57,7 +56,6 @@ from dippm.estimate.models.engine_law import (
     tensorrt,
     wider_than,
 )
-from dippm.estimate.models.graph_parts import GraphParts
 from dippm.estimate.models.host import Host, latency_ms, launch_share
 from dippm.estimate.models.intervals import (
     COVERAGE,
@@ -76,7 +74,7 @@ from dippm.estimate.models.memory_answer import MemoryAnswers
 from dippm.estimate.models.monotonic_bounds import MonotonicBounds
 from dippm.estimate.models.operator_rows import operator_rows
 from dippm.estimate.models.ordered_times import OrderedTimes
-from dippm.estimate.models.phases import phase_model
+from dippm.estimate.models.phases import GraphParts, phase_model
 from dippm.estimate.models.power import (
     PowerModel,
     absent_power,
@@ -87,6 +85,7 @@ from dippm.estimate.models.power import (
     power_estimate,
     work_ms,
 )
+from dippm.estimate.models.power_limit import BoardPower, limit_warnings
 from dippm.estimate.models.predictor import phases_of, predictor, refuse_phase
 from dippm.estimate.models.targets import (
     NOTHING_RUNS,
@@ -232,7 +231,7 @@ class Hybrid:
     ) -> Estimate:
         """Return the mean power P in W; of a board that its limit slows down what the limit leaves.
 
-        Source: the law of `power`, with busy = Σ t_i / T; the limit's is that of `board_power`.
+        Source: the law of `power`, with busy = Σ t_i / T; the limit's is that of `power_limit`.
         """
         busy = found.device_ms / max(total_ms, 1e-12)
         shares = achieved_shares(table, c.batch, view, max(found.device_ms, 1e-12))

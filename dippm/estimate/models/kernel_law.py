@@ -25,7 +25,6 @@ from dippm.estimate.features.kernel_features import (
     serial_ms,
 )
 from dippm.estimate.features.kernel_table import KernelTable
-from dippm.estimate.models.board_power import Limited
 from dippm.estimate.models.gpu_effects import GpuEffects
 from dippm.estimate.models.kernel_network import (
     Array,
@@ -36,6 +35,7 @@ from dippm.estimate.models.kernel_network import (
 from dippm.estimate.models.kernel_trees import KernelTrees
 from dippm.estimate.models.law_kernels import LawKernels
 from dippm.estimate.models.novelty import MeasuredModels, Novelty, shares_of
+from dippm.estimate.models.power_limit import Limited
 from dippm.estimate.models.residuals import MeasuredResiduals
 
 Floats = NDArray[np.float64]

@@ -18,10 +18,9 @@ from typing import Any
 
 from dippm.devices import smallest_profile
 from dippm.estimate.conditions import Conditions
-from dippm.estimate.models.graph_parts import GraphParts
 from dippm.estimate.models.intervals import COVERAGE, Z90, Z99
 from dippm.estimate.models.memory import MIB, MemoryGpu
-from dippm.estimate.models.phases import Memory
+from dippm.estimate.models.phases import GraphParts, Memory
 from dippm.estimate.models.targets import Estimate, MemoryParts
 from dippm.model.graph.model_graph import ModelGraph
 

@@ -24,11 +24,11 @@ from dippm.estimate.conditions import (
 )
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
-from dippm.estimate.models.board_power import BoardPower
 from dippm.estimate.models.gpu_effects import arithmetic_share
 from dippm.estimate.models.kernel_law import Floats, KernelTimes, Law, Place
 from dippm.estimate.models.law_kernels import Integers, LawKernels
 from dippm.estimate.models.monotonic_bounds import MonotonicBounds, is_same_chip
+from dippm.estimate.models.power_limit import BoardPower
 
 Point = tuple[Device, Precision, MigProfile | None, Mode]
 """Identity of the device, precision or the first that is the same, slice, mode."""
@@ -127,7 +127,7 @@ class OrderedTimes:
         return replace(slowed, limited=replace(limited, log_slowdown=log_slowdown))
 
     def _spare_memory(self, c: Conditions, kernel_ms: Floats, log_slowdown: float) -> Floats:
-        """Return kernel times in ms if arithmetic alone is slowed, see `board_power`."""
+        """Return kernel times in ms if arithmetic alone is slowed, see `power_limit`."""
         graph, view = self._kernels_of(c).graph, DeviceView.of(c.device, c.mig)
         share = arithmetic_share(graph.table, self._batch, view)[graph.class_of]
         least_ms = roofline_ms(graph.table, self._batch, view)[graph.class_of]

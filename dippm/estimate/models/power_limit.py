@@ -14,14 +14,22 @@ left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import exp
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dippm.devices import Device, find
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel_features import DeviceView
+from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.models.monotonic_bounds import FORMATS, is_sibling
+from dippm.estimate.models.power import PowerModel, work_ms
 
 Floats = NDArray[np.float64]
 FILE = "power_limit.json"
@@ -108,4 +116,117 @@ def fitted() -> Fitted:
         PowerLimitLaw(**document["law"]),
         tuple(Band(**band) for band in document["bands"]),
         tuple(document["gpus"]),
+    )
+
+
+# The slow-down by a low power limit of a board without measurements: an estimate.
+#
+# A chip needs about the same energy for the same work whatever board carries it. A board that is
+# predicted to work at a share f of the speed of a measured sibling would draw f times its power, of
+# a board with f times its limit; if its own limit is lower than that, it slows down as boards do
+# whose limit is lowered (the law above):
+#
+#     f = time on the sibling / time here
+#     log slow-down = law(limit, f · power) - law(f · limit of the sibling, f · power), 0 or more
+#
+# Of several siblings the one that leaves the board fastest is believed. Measured GPUs are left as
+# they are: what their limit does to them is in their measurements. A board that was measured in
+# formats of another width has its arithmetic slowed alone, for its memory was measured; a kernel
+# below its roofline is slowed in full, up to it.
+
+LEAST = 0.01
+"""Slow-downs below this, in the log, are disregarded."""
+WORTH_TELLING = 0.05
+"""Slow-down, in the log, from which on an answer mentions it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """The effect of a board's power limit on a model.
+
+    Attributes:
+        log_slowdown: logarithm of time at the limit over time without, above 0.
+        power_w: mean power at the limit while kernels run.
+        share: the limit over the one at which this work would not be slowed down.
+        sibling: measured GPU that the estimate is based on.
+    """
+
+    log_slowdown: float
+    power_w: float
+    share: float
+    sibling: str
+
+    @property
+    def log_error(self) -> float:
+        """Return the half width of the 90 % interval of the slow-down, logarithmic."""
+        bands = fitted().bands
+        return (fitted().band(self.share) or bands[-1]).time_log_error
+
+
+class BoardPower:
+    """The limits of boards that were never measured.
+
+    Args:
+        power: model of the power of measured boards.
+        measured: names of the GPUs with enough measurements, by width of the format.
+    """
+
+    def __init__(self, power: PowerModel, measured: Mapping[str, Sequence[str]]) -> None:
+        self._power, self._measured = power, measured
+
+    def siblings(self, c: Conditions) -> tuple[Conditions, ...]:
+        """Return the same conditions on measured siblings; empty if the limit needs no estimate."""
+        measured = self._measured.get(FORMATS[c.precision], ())
+        device = c.device
+        if device.power_limit_w is None or device.calibration or device.name in measured:
+            return ()
+        near = [found for found in map(find, measured) if is_sibling(device, found)]
+        return tuple(c.replace(device=found, mig=None) for found in near if found.power_limit_w)
+
+    def is_measured(self, device: Device) -> bool:
+        """Tell whether a board was measured, in any width."""
+        return any(device.name in names for names in self._measured.values())
+
+    def limited(
+        self,
+        c: Conditions,
+        batch: int,
+        device_ms: float,
+        siblings: Sequence[tuple[Device, KernelGraph, float]],
+    ) -> Limited | None:
+        """Return the effect of the board's limit; None if it does not limit this work.
+
+        Args:
+            c: the conditions.
+            batch: samples.
+            device_ms: time of the kernels if the limit were none, above 0.
+            siblings: measured ones, the kernels there, and the time of these.
+        """
+        law, limit_w = fitted().law, c.device.known("power_limit_w")
+        found: list[Limited] = []
+        for device, graph, sibling_ms in siblings:
+            f = sibling_ms / device_ms
+            work = work_ms(graph.table, batch, DeviceView.of(device)) @ graph.count
+            shares = np.minimum(work / sibling_ms, 1.0).tolist()
+            drawn_w = f * self._power.power_w(device, 1.0, shares)
+            highest_w = f * device.known("power_limit_w")
+            if limit_w >= highest_w:
+                return None
+            slower = law.log_slowdown(limit_w, drawn_w, highest_w)
+            own = law.log_slowdown(highest_w, drawn_w, highest_w)
+            power_w = drawn_w * exp(float(law.log_power_ratio(limit_w, drawn_w)))
+            log_slowdown = max(0.0, float(slower - own))
+            found.append(Limited(log_slowdown, power_w, limit_w / highest_w, device.name))
+        least = min(found, key=lambda one: one.log_slowdown, default=None)
+        return least if least and least.log_slowdown > LEAST else None
+
+
+def limit_warnings(device: Device, limited: Limited | None) -> Iterator[str]:
+    """Yield the warnings about a board's power limit."""
+    if limited is None or limited.log_slowdown < WORTH_TELLING:
+        return
+    yield (
+        f"the power limit of {device.name}, {device.power_limit_w:,} W, slows this down by "
+        f"{100 * (exp(limited.log_slowdown) - 1):.0f} %: estimated from {limited.sibling} and from "
+        "how boards slow down whose limit is lowered, never measured"
     )

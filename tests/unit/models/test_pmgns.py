@@ -11,9 +11,8 @@ from dippm.devices import find
 from dippm.errors import CheckpointError, ConditionsError, UnknownNameError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features import FEATURE_VERSION, collate, encode
-from dippm.estimate.models.encoders import ENCODERS, find_encoder
 from dippm.estimate.models.pmgns import PmgnsPredictor, network_inputs
-from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
+from dippm.estimate.models.pmgns_network import ENCODERS, Pmgns, PmgnsConfig, find_encoder
 from dippm.estimate.models.predictor import PREDICTORS
 from dippm.model.graph import ModelGraph, OpNode
 

@@ -17,8 +17,7 @@ from dippm.estimate.features.kernel import PARTS
 from dippm.estimate.features.kernel_features import N_KINDS
 from dippm.estimate.models.memory import MemoryModel
 from dippm.estimate.models.step_law import N_STEP_FEATURES, step_features
-from dippm.estimate.models.step_memory import StepMemoryModel
-from dippm.estimate.models.training_memory import TrainingFootprint
+from dippm.estimate.models.training_memory import StepMemoryModel, TrainingFootprint
 from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.fit.trees import TreeSettings
 from training.hybrid.rows.examples import Row

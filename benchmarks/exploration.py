@@ -25,8 +25,7 @@ from typing import Any
 import dippm
 from dataset.families.searched import architecture
 from dippm.decide.exploration import Architecture, Exploration, Ints, Space, explore, weights_proxy
-from dippm.decide.exploration.evaluation import Evaluator
-from dippm.decide.exploration.question import DesignOutcome
+from dippm.decide.exploration.evaluation import DesignOutcome, Evaluator
 from dippm.decide.exploration.study import Study
 from dippm.model.frontends.worker import POOL
 
@@ -157,8 +156,8 @@ def report(name: str, found: Exploration, each_s: float, each_cpu_s: float) -> N
 
 def driver_cost_s(space: Space, storage: str | None, designs: int) -> float:
     """Return the processor time of asking for a design and keeping it, without any conversion."""
+    from dippm.decide.exploration.evaluation import SearchQuestion, Task
     from dippm.decide.exploration.objectives import objectives_of
-    from dippm.decide.exploration.question import SearchQuestion, Task
     from dippm.decide.exploration.study import every_design
 
     question = SearchQuestion(space, objectives_of(GOALS), (), dippm.load(device="A100"))

@@ -24,7 +24,7 @@ from dataset.join import raw_graphs, shipped_graphs
 from dataset.join.grouping import architecture_id
 from dippm.errors import DippmError
 from dippm.estimate.features import FEATURE_VERSION, encode
-from dippm.estimate.features.feature_spec import STATIC_COLUMNS
+from dippm.estimate.features.encode import STATIC_COLUMNS
 from dippm.model.graph import GRAPH_VERSION, ModelGraph, build
 
 PARTS, RAW = "graphs", "raw"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
 from math import isfinite
@@ -27,7 +27,6 @@ from dippm.estimate.models.targets import (
     OperatorCost,
 )
 from dippm.estimate.module_tree import ModuleCost, Weights, module_tree
-from dippm.estimate.operator_markup import operators_html
 from dippm.model.graph.model_graph import ModelGraph
 
 SEED_DEVICE = "A100-40GB"
@@ -517,3 +516,22 @@ def _capacity_warnings(
         least = f"{show(memory.value)} MB, {show(memory.interval.low)} at the least"
         return (f"will run out of memory: needs {least}, {has}",)
     return (f"may run out of memory: needs up to {show(bound_mb)} MB, {has}",)
+
+
+_BAR = "display: inline-block; height: .7em; background: #3b6fb6"
+OPERATOR_HEADER = ("operator", "module", "ms", "share", "bound")
+
+
+def operators_html(operators: Iterable[OperatorCost]) -> str:
+    """Return a row for each operator, in the order given, with a bar for its share."""
+    head = "".join(f"<th>{name}</th>" for name in OPERATOR_HEADER)
+    return f"<table><tr>{head}</tr>{''.join(map(_operator_row, operators))}</table>"
+
+
+def _operator_row(cost: OperatorCost) -> str:
+    bar = f'<span style="{_BAR}; width:{max(cost.share, 0) * 20:.2f}rem"></span>'
+    return (
+        f"<tr><td>{escape(printable(cost.title))}</td><td>{escape(printable(cost.path))}</td>"
+        f"<td>{show(cost.time_ms)}</td><td>{bar} {cost.share:.1%}</td>"
+        f"<td>{escape(cost.bound)}</td></tr>"
+    )

@@ -451,8 +451,8 @@ def _read_journal(path: Path) -> None:
 def _study(path: Path) -> Any:
     """Open a search as `explore` does; its models are never built."""
     from dippm.decide.exploration import Space
+    from dippm.decide.exploration.evaluation import SearchQuestion
     from dippm.decide.exploration.objectives import objectives_of
-    from dippm.decide.exploration.question import SearchQuestion
     from dippm.decide.exploration.study import Study
 
     space = Space({"small": lambda: None}, batch=[1, 4])
@@ -462,7 +462,7 @@ def _study(path: Path) -> Any:
 
 
 def _studies(folder: Path) -> list[bytes]:
-    from dippm.decide.exploration.question import DesignOutcome
+    from dippm.decide.exploration.evaluation import DesignOutcome
 
     study = _study(folder / "search.db")
     for number in study.ask(2):
@@ -482,7 +482,7 @@ def _read_study(path: Path) -> None:
 
 
 def _outcomes(folder: Path) -> list[bytes]:
-    from dippm.decide.exploration.question import DesignOutcome
+    from dippm.decide.exploration.evaluation import DesignOutcome
 
     found = DesignOutcome(
         "infeasible", {"latency_ms": 1.5}, {"memory_mb": 0.5}, "too large", ("a",)

@@ -12,7 +12,7 @@ from dataset.d35.graphs import parts
 from dataset.d35.labels import TARGETS, fits
 from dippm.errors import DippmError
 from dippm.estimate.features import NODE_FEATURES, GraphTensors
-from dippm.estimate.features.feature_spec import STATIC_COLUMNS
+from dippm.estimate.features.encode import STATIC_COLUMNS
 from dippm.model.graph import GRAPH_VERSION
 from training.pmgns.examples import Examples
 

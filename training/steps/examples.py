@@ -25,8 +25,7 @@ from dippm.estimate.features.kernel_features import (
     roofline_ms,
     serial_ms,
 )
-from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import SETTINGS, KernelTable
+from dippm.estimate.features.kernel_table import SETTINGS, KernelGraph, KernelTable
 from dippm.estimate.models.gpu_effects import arithmetic_share, effect_column
 from dippm.model.graph.model_graph import ModelGraph
 from training.forked import map_forked

@@ -11,15 +11,16 @@ first gives up privileges (`enter_sandbox`).
 Caller's side: `WorkerPipes`. Worker's side: the functions.
 """
 
-from dippm.base.process.guard import leave_guard, start_guard
 from dippm.base.process.limits import (
     cpu_limit_s,
     end_after,
     end_after_cpu,
     end_before_cpu_limit,
     follow_parent,
+    leave_guard,
     limit_files,
     limit_memory,
+    start_guard,
 )
 from dippm.base.process.pipes import (
     BadFrameError,

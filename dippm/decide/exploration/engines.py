@@ -22,8 +22,7 @@ import dippm
 from dippm.base import process
 from dippm.base.process.cluster import join
 from dippm.decide.exploration.errors import ExploreError, ExploreNotInstalledError
-from dippm.decide.exploration.evaluation import Evaluator
-from dippm.decide.exploration.question import SearchQuestion, Task
+from dippm.decide.exploration.evaluation import Evaluator, SearchQuestion, Task
 from dippm.decide.exploration.worker_pool import DesignOutcomes, LostWorker
 
 

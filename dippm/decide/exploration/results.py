@@ -13,8 +13,12 @@ from dippm.base.number_format import show
 from dippm.base.printable import printable
 from dippm.decide.exploration.design import Design
 from dippm.decide.exploration.errors import ExploreError
-from dippm.decide.exploration.evaluation import module_of, without_weights
-from dippm.decide.exploration.question import DesignOutcome, SearchQuestion
+from dippm.decide.exploration.evaluation import (
+    DesignOutcome,
+    SearchQuestion,
+    module_of,
+    without_weights,
+)
 from dippm.decide.pareto import pareto_front
 from dippm.estimate.measure_line import Asked, measure_line
 from dippm.estimate.prediction import Prediction

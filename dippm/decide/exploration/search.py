@@ -11,11 +11,10 @@ from typing import Any
 
 from dippm.api import load
 from dippm.base.progress import tell
-from dippm.decide.exploration.constraints import constraints_of
 from dippm.decide.exploration.engines import HereEngine, LocalEngine, RayEngine, can_fork
 from dippm.decide.exploration.errors import ExploreError, NoFeasibleDesignError
-from dippm.decide.exploration.objectives import Objective, objectives_of
-from dippm.decide.exploration.question import DesignOutcome, SearchQuestion, Task
+from dippm.decide.exploration.evaluation import DesignOutcome, SearchQuestion, Task
+from dippm.decide.exploration.objectives import Objective, constraints_of, objectives_of
 from dippm.decide.exploration.results import EvaluatedDesign, Exploration
 from dippm.decide.exploration.space import Space
 from dippm.decide.exploration.study import Chosen, Study, key_of

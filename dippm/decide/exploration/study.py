@@ -25,7 +25,7 @@ from dippm.decide.exploration.errors import (
     StudyInUseError,
     StudyMismatchError,
 )
-from dippm.decide.exploration.question import DesignOutcome, SearchQuestion
+from dippm.decide.exploration.evaluation import DesignOutcome, SearchQuestion
 from dippm.decide.exploration.space import Space
 from dippm.errors import DippmError, UnknownNameError
 

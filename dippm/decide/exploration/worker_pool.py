@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dippm.decide.exploration.errors import WorkersLostError
-from dippm.decide.exploration.evaluation import KEPT
-from dippm.decide.exploration.question import DesignOutcome, Task
+from dippm.decide.exploration.evaluation import KEPT, DesignOutcome, Task
 
 LOSSES = 8
 """Workers lost in a row, without an outcome between them, after which the search gives up."""

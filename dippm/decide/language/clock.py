@@ -20,8 +20,7 @@ from dippm.devices import Device
 from dippm.estimate.conditions import Conditions, Precision
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_features import DeviceView, kernel_features
-from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernel_table import KernelGraph, KernelTable
 from dippm.estimate.models.gpu_effects import GpuEffects
 from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.kernel_law import KernelLaw

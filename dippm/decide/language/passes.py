@@ -13,7 +13,7 @@ from dippm.decide.language.corrections import Corrections
 from dippm.decide.language.kernels import KernelList, Pass
 from dippm.decide.language.pass_kernels import eager_kernels, engine_kernels
 from dippm.decide.language.setting import ServingSetting
-from dippm.decide.parallel.collectives import Group
+from dippm.decide.parallel.plan import Group
 from dippm.devices import Device
 from dippm.devices.links import Link, link_of
 from dippm.errors import ConditionsError

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from dippm.decide.parallel.collectives import Group
+from dippm.decide.parallel.plan import Group
 from dippm.decide.parallel.shards import Shard
 from dippm.decide.parallel.work import HALF, OneGpuTimes
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import Conditions, Precision, same_arithmetic
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
+from dippm.estimate.features.kernel_table import QUANTITIES, KernelGraph, KernelTable
 from dippm.estimate.features.kernels import sequence_of, training_step
 from dippm.estimate.models.host import Host, wall_ms
 from dippm.estimate.models.hybrid import Hybrid

@@ -1,6 +1,8 @@
 """Model graph → tensors: adjacency, node features, static features."""
 
 from dippm.estimate.features.encode import (
+    FEATURE_VERSION,
+    NODE_FEATURES,
     GraphTensors,
     adjacency,
     collate,
@@ -9,7 +11,6 @@ from dippm.estimate.features.encode import (
     static_features,
     wide_static_features,
 )
-from dippm.estimate.features.feature_spec import FEATURE_VERSION, NODE_FEATURES
 
 __all__ = [
     "FEATURE_VERSION",

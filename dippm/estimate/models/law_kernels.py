@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from dippm.estimate.features.kernel import UNITS
 from dippm.estimate.features.kernel_features import BREAKS_GRAPH
-from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernel_table import KernelGraph, KernelTable
 
 Integers = NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""`PhaseModel`: kernels and memory of a model in a forward pass or a training step."""
+"""`PhaseModel`: kernels and memory in one phase; `GraphParts`: those of the most recent graphs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import Conditions, Phase, same_arithmetic
 from dippm.estimate.features.kernel import PARTS
-from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import SETTINGS, KernelTable
+from dippm.estimate.features.kernel_table import SETTINGS, KernelGraph, KernelTable
 from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
 from dippm.estimate.models.kernel_law import KernelLaw, Law
 from dippm.estimate.models.kernel_network import ROUNDS

@@ -16,7 +16,7 @@ import torch
 from dippm.errors import CheckpointError, ConditionsError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features import FEATURE_VERSION, GraphTensors, collate, encode
-from dippm.estimate.features.feature_spec import FIRST_SHAPE, SHAPE_COLUMNS
+from dippm.estimate.features.encode import FIRST_SHAPE, SHAPE_COLUMNS
 from dippm.estimate.models.checkpoint_schemas import PmgnsSchema, check
 from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
 from dippm.estimate.models.predictor import predictor, refuse_phase, refuse_runtime

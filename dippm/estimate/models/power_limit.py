@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from dippm.devices import Device, find
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel_features import DeviceView
-from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.features.kernel_table import KernelGraph
 from dippm.estimate.models.monotonic_bounds import FORMATS, is_sibling
 from dippm.estimate.models.power import PowerModel, work_ms
 

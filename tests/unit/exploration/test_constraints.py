@@ -13,8 +13,7 @@ from dippm.decide.exploration import (
     Space,
     weights_proxy,
 )
-from dippm.decide.exploration.constraints import constraints_of
-from dippm.decide.exploration.objectives import objectives_of
+from dippm.decide.exploration.objectives import constraints_of, objectives_of
 from dippm.errors import UnknownNameError
 from tests.unit.exploration.networks import build, count_parameters
 

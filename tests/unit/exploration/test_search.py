@@ -21,8 +21,7 @@ from dippm.decide.exploration import (
     explore,
     weights_proxy,
 )
-from dippm.decide.exploration.evaluation import Evaluator
-from dippm.decide.exploration.question import Task
+from dippm.decide.exploration.evaluation import Evaluator, Task
 from dippm.decide.exploration.study import every_design
 from tests.fuzz import formats
 from tests.samples import sampled
@@ -120,8 +119,8 @@ def test_designs_of_one_architecture_share_its_conversion():
 
 
 def _question(space):
+    from dippm.decide.exploration.evaluation import SearchQuestion
     from dippm.decide.exploration.objectives import objectives_of
-    from dippm.decide.exploration.question import SearchQuestion
 
     return SearchQuestion(space, objectives_of("latency_ms"), (), dippm.load())
 

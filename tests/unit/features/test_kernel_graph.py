@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dippm.estimate.features.kernel_graph import KernelGraph, refined
-from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernel_table import KernelGraph, KernelTable, refined
 from tests.unit.training.test_hybrid import residual_graph
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dippm.estimate.features import adjacency, node_features
-from dippm.estimate.features.feature_spec import (
+from dippm.estimate.features.encode import (
     CLASS_OF_OPERATOR,
     FIRST_ATTRIBUTE,
     FIRST_SHAPE,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dippm.estimate.features import adjacency, encode, node_features, static_features
-from dippm.estimate.features.feature_spec import FIRST_ATTRIBUTE
+from dippm.estimate.features.encode import FIRST_ATTRIBUTE
 from dippm.model.frontends import InputSpec, load
 from dippm.model.graph import ModelGraph, build
 

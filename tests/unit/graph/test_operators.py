@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dippm.model.graph
-from dippm.estimate.features.feature_spec import CLASS_OF_OPERATOR, OPERATOR_CLASSES
+from dippm.estimate.features.encode import CLASS_OF_OPERATOR, OPERATOR_CLASSES
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.model.graph.dialects.readers import READERS
 from dippm.model.graph.operators import NAMES, OPERATORS, Operator, fold_name, operator

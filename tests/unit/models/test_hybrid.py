@@ -16,8 +16,7 @@ from dippm.errors import CheckpointError, ConditionsError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
-from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernel_table import KernelGraph, KernelTable
 from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.intervals import FEATURES as INTERVAL_FEATURES
 from dippm.estimate.models.intervals import LEAST_NOVELTY, SEEN, UNSEEN

@@ -16,8 +16,7 @@ from dippm.devices import find
 from dippm.estimate import pretrained
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernel_table import KernelGraph, KernelTable
 from dippm.estimate.models.kernel_law import Place
 from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.estimate.models.law_kernels import LawKernels

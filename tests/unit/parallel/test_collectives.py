@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from dippm import devices
-from dippm.decide.parallel.collectives import Group, ring_ms
 from dippm.decide.parallel.estimate import overlap
+from dippm.decide.parallel.plan import Group, ring_ms
 from dippm.decide.parallel.work import cuts_of, pipeline_ms
 from dippm.devices.links import link_of, network_names, network_of
 from dippm.errors import DeviceError, UnknownNameError

@@ -14,8 +14,7 @@ from dippm.devices import find
 from dippm.estimate.conditions import Conditions, Timer
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import N_DEVICE_FEATURES, DeviceView
-from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernel_table import KernelGraph, KernelTable
 from dippm.estimate.models.gpu_effects import by_class
 from dippm.estimate.models.kernel_law import KernelLaw, Place
 from dippm.estimate.models.kernel_network import ROUNDS

@@ -44,7 +44,7 @@ from dippm.devices.hosts import KindOfBoard, default_host, kind_of_board, unknow
 from dippm.estimate.conditions import Conditions, Mode, same_arithmetic
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView, serial_ms
-from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.features.kernel_table import KernelGraph
 from dippm.estimate.models.gpu_effects import (
     ANY_MEMORY,
     BYTES,

@@ -19,8 +19,7 @@ from dippm.estimate.features.kernel_features import (
     roofline_ms,
     serial_ms,
 )
-from dippm.estimate.features.kernel_graph import KernelGraph
-from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
+from dippm.estimate.features.kernel_table import QUANTITIES, KernelGraph, KernelTable
 from dippm.estimate.features.kernels.run import NORMS, KeptHalf
 from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.model.graph.model_graph import ModelGraph

@@ -6,8 +6,7 @@ before it reshapes it. Views cost nothing and launch nothing.
 
     launch          the way in, and which rule launches what of which call, also of a graph that
                     no file was read for
-    run             what is known of a run: width, layout and maker of each tensor
-    layouts         views and strides
+    run             what is known of a run: width, layout and maker of each tensor; views, strides
     casts           what autocast launches around a call
     products, convolution, attention, recurrent     matrix products
     streaming       one pass over memory

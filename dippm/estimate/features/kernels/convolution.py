@@ -7,9 +7,8 @@ from math import prod
 
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.casts import lower, weight_cast
-from dippm.estimate.features.kernels.layouts import image_strides, images_last
 from dippm.estimate.features.kernels.products import copied, dense_image, macs, product
-from dippm.estimate.features.kernels.run import HALF_WIDTH, Run
+from dippm.estimate.features.kernels.run import HALF_WIDTH, Run, image_strides, images_last
 from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.strides import dense_strides_like
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dippm.estimate.features.kernel import Kernel
-from dippm.estimate.features.kernels.layouts import images_last, view
-from dippm.estimate.features.kernels.run import Run, Strides
+from dippm.estimate.features.kernels.run import Run, Strides, images_last, view
 from dippm.estimate.features.kernels.streaming import pass_over_memory
 from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.strides import dense_strides, dense_strides_like, view_strides

@@ -7,13 +7,14 @@ from math import prod
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES, KernelClass
 from dippm.estimate.features.kernels.casts import TYPED_RESULT, lower, widen
-from dippm.estimate.features.kernels.layouts import (
+from dippm.estimate.features.kernels.products import copied, dense_image, macs
+from dippm.estimate.features.kernels.run import (
+    Run,
+    Strides,
     elementwise_strides,
     image_strides,
     images_last,
 )
-from dippm.estimate.features.kernels.products import copied, dense_image, macs
-from dippm.estimate.features.kernels.run import Run, Strides
 from dippm.model.graph.calls import OperatorCall
 from dippm.model.graph.draft import Shape
 from dippm.model.graph.macs import real_flops

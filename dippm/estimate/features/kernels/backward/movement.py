@@ -6,7 +6,7 @@ from math import prod
 
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.backward.gradients import Gradients, Step
-from dippm.estimate.features.kernels.layouts import image_strides
+from dippm.estimate.features.kernels.run import image_strides
 from dippm.estimate.features.kernels.streaming import INDEX_WIDTH
 
 SORT_LAUNCHES = 5

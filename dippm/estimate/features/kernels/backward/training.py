@@ -19,9 +19,8 @@ from dippm.estimate.features.kernels.backward.gradients import (
     Tape,
 )
 from dippm.estimate.features.kernels.launch import walk
-from dippm.estimate.features.kernels.layouts import image_strides, images_last
 from dippm.estimate.features.kernels.optimizers import update
-from dippm.estimate.features.kernels.run import Run
+from dippm.estimate.features.kernels.run import Run, image_strides, images_last
 from dippm.model.graph.calls import CallSequence
 from dippm.model.graph.operators import operator
 from dippm.model.graph.strides import dense_strides_like

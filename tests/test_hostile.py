@@ -870,7 +870,7 @@ import onnx
 
 from dippm.cli.output import OPTIONS, Option, on_command_line
 from dippm.errors import RunError
-from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
+from dippm.estimate.features.kernels.backward.gradients import blocks_of
 from dippm.runs.plans.plan import records
 from dippm.model.relax.onnx.tracing import path_of
 from dippm.show.report.console import console, print_text

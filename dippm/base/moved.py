@@ -70,7 +70,7 @@ _SECTIONS = {
     "estimate.features.kernel_table": "kernel_graph",
     "estimate.features.kernels.attention": "attention_steps",
     "estimate.features.kernels.backward.arithmetic": "elementwise norms products",
-    "estimate.features.kernels.backward.gradients": "tape",
+    "estimate.features.kernels.backward.gradients": "checkpointing tape",
     "estimate.features.kernels.backward.training": "attention convolution recurrent",
     "estimate.features.kernels.convolution": "depthwise",
     "estimate.features.kernels.launch": "node_calls recurrent trained",

@@ -12,7 +12,7 @@ from dippm.errors import ConditionsError
 from dippm.estimate.conditions import Conditions, Phase, same_arithmetic
 from dippm.estimate.features.kernel import PARTS
 from dippm.estimate.features.kernel_table import SETTINGS, KernelGraph, KernelTable
-from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
+from dippm.estimate.features.kernels.backward.gradients import blocks_of
 from dippm.estimate.models.kernel_law import KernelLaw, Law
 from dippm.estimate.models.kernel_network import ROUNDS
 from dippm.estimate.models.law_kernels import LawKernels

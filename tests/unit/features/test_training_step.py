@@ -17,7 +17,7 @@ from dippm.estimate.conditions import Optimizer
 from dippm.estimate.features.kernel import PARTS, Kernel
 from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
 from dippm.estimate.features.kernels import KERNEL_VERSION, launched, sequence_of, training_step
-from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
+from dippm.estimate.features.kernels.backward.gradients import blocks_of
 from dippm.estimate.features.kernels.optimizers import UPDATES, launches_over, update
 from dippm.estimate.models.training_memory import TrainingMemory
 from dippm.model.graph import build

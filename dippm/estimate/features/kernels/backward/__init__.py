@@ -2,8 +2,8 @@
 
     training        the way in: forward, loss, gradients, optimiser; and what autograd keeps
     gradients       a backward pass: gradients as tensors, sums of them, casts back; and the tape of
-                    what the forward pass did: states, memory, which gradients are needed
-    checkpointing   what stays alive where blocks are run again
+                    what the forward pass did: states, memory, which gradients are needed; what
+                    stays alive where blocks are run again
     arithmetic      gradients of products, norms and element-wise calls
     movement        gradients of what moves memory
 

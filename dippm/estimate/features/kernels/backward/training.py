@@ -11,12 +11,13 @@ from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.attention import in_steps
 from dippm.estimate.features.kernels.backward import arithmetic, movement
 from dippm.estimate.features.kernels.backward.arithmetic import elementwise, matmul
-from dippm.estimate.features.kernels.backward.checkpointing import checkpointed_bytes, recomputed
 from dippm.estimate.features.kernels.backward.gradients import (
     NOT_DIFFERENTIABLE,
     Gradients,
     Step,
     Tape,
+    checkpointed_bytes,
+    recomputed,
 )
 from dippm.estimate.features.kernels.launch import walk
 from dippm.estimate.features.kernels.optimizers import update

@@ -318,7 +318,7 @@ def request(
     as_document = json or format == "json"
     with errors_reported(as_json=as_document), progress_shown(quiet=quiet):
         from dippm.decide.scheduling import find_format, request_resources
-        from dippm.decide.scheduling.names import object_name
+        from dippm.decide.scheduling.manifest import object_name
 
         written = None if format == "json" else find_format(format)
         called = object_name(name, model)

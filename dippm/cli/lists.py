@@ -111,7 +111,7 @@ def devices_import(
     json: options.Json = False,
 ) -> None:
     """Check a device file and store it, so that --device accepts its name."""
-    from dippm.devices.imported import age_of, import_device
+    from dippm.devices.device_file import age_of, import_device
 
     with errors_reported(as_json=json):
         device, kept = import_device(file, name=name, replace=replace)

@@ -325,8 +325,7 @@ def import_runs(
     """Import the runs of a UMLAUT database, which is not changed. Imported runs are skipped."""
     with errors_reported(as_json=json):
         from dippm.errors import RunError
-        from dippm.umlaut.importing import import_database
-        from dippm.umlaut.stored import attach_again, attach_now
+        from dippm.umlaut.importing import attach_again, attach_now, import_database
 
         try:
             imported = import_database(database, store=store or "")

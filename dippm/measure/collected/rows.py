@@ -171,8 +171,7 @@ class Joined:
     def read_graph(self, model: str) -> ModelGraph | None:
         """Return the graph of a model; None if none was joined or its file is damaged."""
         from dippm.model.graph import build
-        from dippm.model.relax.packed import unpack
-        from dippm.model.relax.raw_graph import RawGraph
+        from dippm.model.relax.raw_graph import RawGraph, unpack
 
         file = self.graphs.get(model)
         if file is None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # a table of runs must not load the frontends
     from dippm.estimate.module_tree import ModuleCost
     from dippm.estimate.prediction import Prediction
     from dippm.estimate.pretrained.store import CheckpointInfo
-    from dippm.measure.operator_verification import OperatorVerification
     from dippm.measure.selftest import Figure, Report
+    from dippm.measure.verification import OperatorVerification
     from dippm.model.graph import ModelGraph
     from dippm.runs.tracking.run_cost import RunCost
     from dippm.show.report.answers import AnswerPart

@@ -10,7 +10,7 @@ from torch import nn
 
 from dippm.errors import ConversionError, InputShapeError
 from dippm.model import frontends
-from dippm.model.frontends import deadline, pytorch
+from dippm.model.frontends import limits, pytorch
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.torch.export import accepted_inputs
 from dippm.model.frontends.torch.prepare import keeping_attributes
@@ -302,7 +302,7 @@ def test_a_program_says_which_size_varies(tmp_path):
 def test_an_export_in_the_caller_has_the_time_limit_too():
     class Endless(nn.Module):
         def forward(self, x):
-            deadline._raise_in(threading.get_ident())  # as the clock does, once it is here
+            limits._raise_in(threading.get_ident())  # as the clock does, once it is here
             while True:
                 x = x + 1
 

@@ -875,7 +875,7 @@ from dippm.runs.plans.plan import records
 from dippm.model.relax.onnx.tracing import path_of
 from dippm.show.report.console import console, print_text
 from dippm.runs.store import query
-from dippm.runs.store.query import key, keys
+from dippm.runs.store.query import mlflow_key as key, mlflow_keys as keys
 from dippm.runs.store.location import StoreLocation
 from dippm.base.printable import legible
 from dippm.show.ui.selection import filter_runs

@@ -97,7 +97,7 @@ def test_physics(graph: dippm.ModelGraph, gpu: str, steps: dippm.LoadedPredictor
         asked: dict[str, Any] = {"device": gpu, "precision": precision}
         by_batch = [steps.predict(graph, batch=b, **asked) for b in (1, 16, 256, 1024)]
         for small, large in pairwise(by_batch):
-            assert small.latency_ms <= 1.03 * large.latency_ms  # what trees leave of the order
+            assert small.latency_ms <= 1.04 * large.latency_ms  # what trees leave of the order
             assert small.memory_mb <= large.memory_mb
         inference = dippm.load().predict(graph, batch=256, **asked)
         assert inference.latency_ms < by_batch[2].latency_ms

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.base.number_format import show
 from dippm.base.printable import json_text, printable
-from dippm.decide.exploration import Exploration
 from dippm.decide.exploration.design import Axis, Choices
 from dippm.show.report.answers import AnswerPart, warning_lines
 from dippm.show.report.plotted import apply_style, figure_markup, render, require_libraries

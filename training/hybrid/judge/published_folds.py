@@ -66,7 +66,7 @@ def published_held_out(
     rows, every = runner.examples.rows, [task for part in tasks.values() for task in part]
     tested = {(task.split, task.fold): task.asked for task in every}
     folders = publish_folds(runner, every, graph, weight=weight, memory=memory, power=power)
-    held_out = [rows[i] for i in sorted(set().union(*map(set, tested.values())))]
+    held_out = [rows[i] for i in np.unique(np.concatenate(list(tested.values())))]
     known = {row.row_id for row in askable_rows(held_out, graph)}
     asked = {
         key: _sample_rows([rows[i] for i in tested[key] if rows[i].row_id in known])

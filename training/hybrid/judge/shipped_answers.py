@@ -72,7 +72,8 @@ class Question:
 def askable_rows(rows: Sequence[Row], graph: GraphLookup) -> list[Row]:
     """Return the rows of which a question can state all that decides the latency, in their order.
 
-    None can name an operator amid a model, or norms in half precision where the model has any.
+    No question can name one operator of a model, or ask for norms in half precision; these matter
+    only where the model has such norms, which its graph tells.
 
     Args:
         rows: measured.
@@ -85,7 +86,7 @@ def askable_rows(rows: Sequence[Row], graph: GraphLookup) -> list[Row]:
 
 
 def _without_half_norms(graph: ModelGraph, rows: Sequence[Row]) -> list[bool]:
-    """Tell of each row of a graph whether none of its operators is one of `Row.half_norms`."""
+    """Return for each row of a graph whether the graph has none of the row's `half_norms`."""
     called = graph.calls.calls if graph.calls else graph.nodes
     ops = {one.op for one in called}
     return [ops.isdisjoint(row.half_norms) for row in rows]

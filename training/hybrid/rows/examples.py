@@ -83,7 +83,7 @@ class Row:
 
     @property
     def half_norms(self) -> set[str]:
-        """Return the operators that ran in half precision where no question can state it."""
+        """Return the operators of norms that ran in half precision, see `KeptHalf`."""
         return {op for op, kept in NORMS.items() if kept in self.kept_half}
 
     @property

@@ -108,6 +108,14 @@ def test_names_that_no_file_has(tmp_path, name):
     refused(f"hf-config:~nobody-of-this-name/{name}")
 
 
+def test_a_class_in_a_program_gets_the_hint_for_programs(tmp_path):
+    (tmp_path / "net.py").write_text("class Net: ...")
+    error = refused(f"{tmp_path}/net.py:Net", ModelNotFoundError)
+    assert "net.py is a program in Python" in error.message
+    assert "pass the object" in error.hint
+    assert "in Python" not in refused(f"{tmp_path}/other.py:Net", ModelNotFoundError).message
+
+
 def test_links_to_nothing_and_in_circles(tmp_path):
     (tmp_path / "broken.onnx").symlink_to(tmp_path / "gone.onnx")
     refused(tmp_path / "broken.onnx", ModelNotFoundError)

@@ -260,6 +260,10 @@ def _check_openable(path: Path) -> None:
 def _not_found(path: Path) -> ModelNotFoundError:
     folder = path.parent
     name = files.shown(path)
+    script, colon, _ = path.name.rpartition(":")
+    if colon and script.endswith(".py") and os.path.isfile(folder / script):
+        known = unsupported_formats.SCRIPT
+        return ModelNotFoundError(f"no such file: {name}; {script} is {known.words}", known.way)
     on_hub = _hub_hint(str(path))
     if _HUB_ADDRESS.match(str(path)):
         return ModelNotFoundError(f"no such file: {name}", on_hub)

@@ -1,6 +1,6 @@
-"""The overhead of our own sampling, measured on this machine.
+"""Self-test of the sampler: its overhead on this machine, compared with targets.
 
-Workloads run without and with a sampler in turns, each in a fresh process that measures its own
+Workloads run alternately without and with a sampler, each in a fresh process that measures its own
 time between two clock readings:
 
     repetition r:   of each workload: alone, 10 Hz, 100 Hz     (the order rotates with r)
@@ -41,7 +41,7 @@ class Plan:
         sources: names of the sources to sample.
         device: NVML index or UUID for sources of a GPU.
         watch_s: least time over which the sampler's CPU time is measured.
-        limit_s: no repetition starts that would last longer than this; the first one always runs.
+        limit_s: time limit of all repetitions; none starts that would exceed it, except the first.
     """
 
     sleep_s: float = 5.0
@@ -55,20 +55,20 @@ class Plan:
     limit_s: float = 600.0
 
     def workloads(self) -> dict[str, float]:
-        """Return name and size; a size of 0 skips a workload."""
+        """Return the size of each workload by name, without those of size 0, which are skipped."""
         sizes = {"sleep": self.sleep_s, "sort": self.sort_mb, "matmul": float(self.matmul)}
         return {name: size for name, size in sizes.items() if size > 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The limits of the self-test.
+    """Upper limits on the overhead of sampling.
 
     Attributes:
-        cpu_percent: share of one core, by rate in Hz.
+        cpu_percent: CPU share of the sampler in % of one core, by rate in Hz.
         rss_mb: resident memory of the sampler.
         slow_down_percent: slow-down of a workload; exceeded if the whole confidence interval is
-            above.
+            above it.
         start_ms: CPU time of the sampler from its start to its first reading.
         inside_mb: memory that starting the sampler takes inside the workload.
         inside_ms: CPU time that starting the sampler takes inside the workload.
@@ -95,7 +95,7 @@ def overhead(
     *,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Measure the overhead of sampling.
+    """Measure the overhead of sampling and compare it with targets.
 
     Args:
         plan: sizes and repetitions.
@@ -179,7 +179,7 @@ def _time_left(
     return f", about {max(1, round((rest_s + more * whole_s) / 60))} min left"
 
 
-# Run a workload, alone or with a sampler, in separate processes.
+# Processes: a workload alone or with a sampler, the cost inside a workload, and an empty loop.
 
 
 WORK = """
@@ -256,7 +256,7 @@ def _run_workload(workload: str, size: float, hz: float, plan: Plan, out: Path) 
                 "Choose a smaller size.",
             )
         if not hz:
-            return _WorkloadRun(_go(child))
+            return _WorkloadRun(_time_work(child))
         sampler = start(out, pid=child.pid, hz=hz, sources=plan.sources, device=plan.device)
         if not sampler.wait_until_ready():
             child.kill()
@@ -264,17 +264,22 @@ def _run_workload(workload: str, size: float, hz: float, plan: Plan, out: Path) 
                 f"the sampler did not start (exit code {sampler.poll()})",
                 "`dippm doctor` lists the sources that work here; name one of them.",
             )
-        began, before_s = time.monotonic(), _cpu_s(sampler)
-        seconds = _go(child)
+        began, before_s = time.monotonic(), _sampler_cpu_s(sampler)
+        seconds = _time_work(child)
         # Too short a workload gives an inexact share: watch its idle process a while longer.
         time.sleep(max(0.0, began + plan.watch_s - time.monotonic()))
-        passed, used_s = time.monotonic() - began, _cpu_s(sampler) - before_s
-        memory = _memory_mb(sampler)
+        passed, used_s = time.monotonic() - began, _sampler_cpu_s(sampler) - before_s
+        memory = _sampler_memory_mb(sampler)
         sampler.stop()
         return _WorkloadRun(seconds, 100 * used_s / passed, 1e3 * before_s, *memory)
 
 
-def _go(child: subprocess.Popen[str]) -> float:
+def _time_work(child: subprocess.Popen[str]) -> float:
+    """Start the work of a process that is ready; return its duration in s.
+
+    Raises:
+        MeasurementError: if the process ends early.
+    """
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write("go\n")
@@ -285,11 +290,12 @@ def _go(child: subprocess.Popen[str]) -> float:
     return float(answer)
 
 
-def _cpu_s(sampler: SamplerProcess) -> float:
+def _sampler_cpu_s(sampler: SamplerProcess) -> float:
     return time.clock_gettime((~sampler.pid << 3) | 2)  # its CPU clock, see sources.tree_process
 
 
-def _memory_mb(sampler: SamplerProcess) -> tuple[float, float]:
+def _sampler_memory_mb(sampler: SamplerProcess) -> tuple[float, float]:
+    """Return the resident and the proportional set size (PSS) in MiB."""
     sizes = {}
     for line in Path(f"/proc/{sampler.pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, _, size = line.partition(":")
@@ -298,7 +304,7 @@ def _memory_mb(sampler: SamplerProcess) -> tuple[float, float]:
 
 
 def _cost_inside(out: Path) -> tuple[float, float]:
-    """Return CPU time in ms and memory in MiB that starting a sampler takes of its workload."""
+    """Return the CPU time in ms and memory in MiB that starting a sampler costs its workload."""
     home = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": home}
     words = [sys.executable, "-c", INSIDE, str(out)]
@@ -316,7 +322,7 @@ def _empty_loop_percent(hz: float, seconds: float) -> float:
     return 100 * float(answer.stdout) / seconds
 
 
-# Figures with intervals and verdicts from runs of the self-test.
+# Figures: means over the repetitions with confidence intervals and verdicts.
 
 
 _QUANTILES = (
@@ -324,7 +330,7 @@ _QUANTILES = (
     "2.20 2.18 2.16 2.14 2.13 2.12 2.11 2.10 2.09 2.09"
 )
 STUDENT = tuple(map(float, _QUANTILES.split()))
-"""Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond them the normal one."""
+"""Two-sided 95 % quantiles of Student's t for 1 to 20 degrees of freedom; then `NORMAL` is used."""
 NORMAL = 1.96
 Verdict = Literal["ok", "above", "undecided", ""]
 
@@ -339,7 +345,7 @@ class Figure:
         mean: mean over the repetitions.
         low, high: 95 % confidence interval of the mean; None after a single repetition.
         count: number of repetitions.
-        target: upper limit, None for none.
+        target: upper limit; None if there is none.
         verdict: "undecided" if the interval of a slow-down contains the target; empty without
             target.
     """
@@ -361,8 +367,8 @@ class Report:
     Attributes:
         figures: figures, each with its verdict.
         plan: plan of the self-test.
-        machine: cores, load before, Python.
-        repeats: number of repetitions that were run; fewer than planned if time was short.
+        machine: number of cores, load average before the self-test, and Python version.
+        repeats: number of completed repetitions; fewer than planned if time was short.
     """
 
     figures: tuple[Figure, ...]
@@ -432,7 +438,7 @@ def _slow_downs(
 
 
 def figure(what: str, unit: str, values: Sequence[float], target: float | None) -> Figure:
-    """Return the figure of repeated values; it exceeds its target if their mean does."""
+    """Return the figure of repeated values; its verdict is "above" if their mean exceeds it."""
     mean, low, high = interval(values)
     verdict: Verdict = "" if target is None else "above" if mean > target else "ok"
     return Figure(what, unit, mean, low, high, len(values), target, verdict)

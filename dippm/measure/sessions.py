@@ -1,7 +1,7 @@
-"""Files of frameworks other than PyTorch, run unchanged for inference on the CPU.
+"""Sessions: files of frameworks other than PyTorch, run unchanged for inference on the CPU.
 
-A file becomes a `Session`: its model with random inputs. To add a framework: write a function that
-opens one and list it in `OPENERS`.
+`open_session` loads a file as a `Session`, its model with random inputs. To add a framework, write
+a function that opens its files and list it in `OPENERS`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Session:
     """A loaded model, ready to run.
 
     Attributes:
-        run: one forward pass, finished when it returns.
+        run: function that runs one forward pass and returns when it is complete.
         framework: name and version, for provenance.
     """
 
@@ -77,13 +77,14 @@ def open_session(
     Args:
         entry: frontend of the file.
         path: path of the file.
-        inputs: shapes without the batch; the file's own if empty.
+        inputs: input shapes without the batch; if empty, those that the file states.
         batch: number of samples.
         regime: conditions, which must be the default ones.
         on_cpu: whether to run on the CPU.
         trust: whether the file may run code.
 
     Raises:
+        UnknownFormatError: if no opener exists for the framework.
         FrameworkNotInstalledError: if the framework is missing.
         UnsafeModelError: if running the file could run code and `trust` is false.
         ConditionsError: if the conditions differ from running the file unchanged on the CPU.
@@ -108,8 +109,8 @@ class _Argument:
 
     Attributes:
         name: name in the file.
-        shape: shape with the batch; None where a size is open.
-        dtype: numpy's name of the type.
+        shape: shape with the batch; None for a size that the file leaves open.
+        dtype: NumPy name of the element type.
     """
 
     name: str
@@ -118,7 +119,7 @@ class _Argument:
 
 
 def _random_feeds(arguments: Sequence[_Argument], inputs: InputSpec, batch: int) -> dict[str, Any]:
-    """Return random arrays by input name: normal numbers, or integers 0 and 1.
+    """Return random arrays by input name: normally distributed floats, or integers 0 and 1.
 
     Raises:
         InputShapeError: if a name is unknown, a size is missing, or the batch is fixed otherwise.
@@ -164,6 +165,7 @@ ONNX_TYPES = {
     "tensor(uint8)": "uint8",
     "tensor(bool)": "bool",
 }
+"""NumPy name of each ONNX element type."""
 
 
 def _open_onnx(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> Session:
@@ -225,6 +227,7 @@ def _open_keras(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> Se
 
 
 PREFERRED_SIGNATURES = ("serving_default", "serve")
+"""Names of signatures to call, the preferred one first; otherwise the first of the file."""
 
 
 def _open_savedmodel(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> Session:
@@ -322,4 +325,4 @@ OPENERS: Mapping[str, Callable[..., Session]] = {
     "tensorflow": _open_savedmodel,
     "paddle": _open_paddle,
 }
-"""Function that loads a file by framework."""
+"""Function that loads a file, by framework."""

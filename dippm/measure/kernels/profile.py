@@ -1,6 +1,9 @@
-"""One profiled step as kernels, each with the operators that launched it.
+"""Profile of one step: its kernels, each with the operators and the module that launched it.
 
-The step is profiled after all timing of a point: the profiler would distort every figure.
+Sections: the capture of a step; the trace in Chrome's format, which becomes kernels; the marks with
+which modules state their paths in the trace.
+
+The step is profiled after all timing of a point, because the profiler would distort every figure.
 `torch.autograd.profiler` writes the raw trace that Kineto collected; `torch.profiler` spends most
 of a capture on tables that are not used here.
 """
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
     import torch
 
 WARM_STEPS = 3
+"""Number of steps before the profiled one."""
 QUIET = "99"
+"""Log level of Kineto above all of its messages."""
 
 
 def profile_step(
@@ -40,8 +45,8 @@ def profile_step(
     Args:
         step: one forward pass, or one training step.
         device: device that it runs on.
-        module: module whose submodules mark their calls; None where they cannot.
-        before: called right before the profiled step, outside of it.
+        module: module whose submodules mark their calls; None if they cannot, as in compiled ones.
+        before: function that is called right before the profiled step, outside of the profile.
 
     Raises:
         Exception: error of the step or of the profiler.
@@ -51,7 +56,7 @@ def profile_step(
     tell("profiling one step")
     os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)  # else it prints to stderr at each capture
     on_gpu = device.type == "cuda"
-    finish = _finish(device)
+    finish = _synchronizer(device)
     with (
         tempfile.TemporaryDirectory(prefix="dippm-") as folder,
         nullcontext() if module is None else mark_modules(module),
@@ -68,7 +73,8 @@ def profile_step(
         return read_trace(path.read_bytes(), on_gpu=on_gpu, has_paths=module is not None)
 
 
-def _finish(device: torch.device) -> Callable[[], object]:
+def _synchronizer(device: torch.device) -> Callable[[], object]:
+    """Return a function that waits until a device has finished."""
     import torch
 
     return lambda: torch.cuda.synchronize(device) if device.type == "cuda" else None
@@ -89,7 +95,20 @@ Event = Mapping[str, Any]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call of the framework; `inside_ns` is the total time of its direct nested calls."""
+    """A call of an operator, which may contain others.
+
+    Attributes:
+        name: name of the operator.
+        start_ns: start on the clock of the trace.
+        ns: duration with nested calls.
+        parent: innermost enclosing call; None at the top.
+        external: "External id", to which kernels refer.
+        sequence: "Sequence number" of the gradient; None without one.
+        path: path of the module; "" for the outermost one, None if modules left no marks.
+        part: part of the step.
+        inside_ns: total duration of direct nested calls.
+        instance: position among all calls, ordered by start.
+    """
 
     name: str
     start_ns: int
@@ -104,6 +123,7 @@ class _Call:
 
     @property
     def chain(self) -> tuple[_Call, ...]:
+        """Enclosing calls and the call itself, the outermost first."""
         around: list[_Call] = [self]
         while around[-1].parent is not None:
             around.append(around[-1].parent)
@@ -128,19 +148,19 @@ def read_trace(
         events = [e for e in json.loads(trace)["traceEvents"] if e.get("ph") == "X"]
     except (KeyError, TypeError) as error:
         raise ValueError(f"no trace of a profiler: {error}") from error
-    calls = _calls([e for e in events if e.get("cat") in ON_HOST], has_paths=has_paths)
-    forward = _forward(calls)
+    calls = _read_calls([e for e in events if e.get("cat") in ON_HOST], has_paths=has_paths)
+    forward = _forward_calls(calls)
     if on_gpu:
         by_id = {call.external: call for call in calls if call.external is not None}
         on_device = (e for e in events if e.get("cat") in ON_DEVICE)
         launched = sorted(on_device, key=lambda event: float(event["ts"]))
         begin_ns = _ns(launched[0]["ts"]) if launched else 0
-        return tuple(_of_device(event, by_id, forward, begin_ns) for event in launched)
+        return tuple(_device_kernel(event, by_id, forward, begin_ns) for event in launched)
     begin_ns = calls[0].start_ns if calls else 0
-    return tuple(_of_host(call, forward, begin_ns) for call in calls)
+    return tuple(_host_kernel(call, forward, begin_ns) for call in calls)
 
 
-def _calls(events: Sequence[Event], *, has_paths: bool) -> list[_Call]:
+def _read_calls(events: Sequence[Event], *, has_paths: bool) -> list[_Call]:
     """Return the operators ordered by start; marks of modules become their paths."""
     threads: dict[Any, list[Event]] = defaultdict(list)
     for event in events:
@@ -170,7 +190,7 @@ def _nest_calls(events: Iterable[Event], path: str | None) -> Iterator[_Call]:
             part = "optimizer"
         elif event["cat"] == "cpu_op":
             part = "backward" if name.startswith(BACKWARD) else part
-            call = _call(event, module, part, parent)
+            call = _to_call(event, module, part, parent)
             if parent is not None:
                 parent.inside_ns += ns
             parent = call
@@ -178,7 +198,7 @@ def _nest_calls(events: Iterable[Event], path: str | None) -> Iterator[_Call]:
         around.append((start_ns + ns, module, part, parent))
 
 
-def _call(event: Event, module: str | None, part: Part, parent: _Call | None) -> _Call:
+def _to_call(event: Event, module: str | None, part: Part, parent: _Call | None) -> _Call:
     arguments = event.get("args", {})
     return _Call(
         name=str(event["name"]),
@@ -192,10 +212,11 @@ def _call(event: Event, module: str | None, part: Part, parent: _Call | None) ->
     )
 
 
-def _forward(calls: Iterable[_Call]) -> Mapping[int, _Call]:
+def _forward_calls(calls: Iterable[_Call]) -> Mapping[int, _Call]:
     """Return the forward call of each gradient, by sequence number.
 
-    Calls without a gradient have the number of the next call with one, so the last one counts.
+    A call without a gradient has the number of the next call with one, so of several calls with one
+    number the last is meant. Of nested calls with one number, the outermost is meant.
     """
     found: dict[int, _Call] = {}
     for call in calls:
@@ -209,12 +230,12 @@ def _forward(calls: Iterable[_Call]) -> Mapping[int, _Call]:
     return found
 
 
-def _of_host(call: _Call, forward: Mapping[int, _Call], begin_ns: int) -> TracedKernel:
+def _host_kernel(call: _Call, forward: Mapping[int, _Call], begin_ns: int) -> TracedKernel:
     own_ns = max(call.ns - call.inside_ns, 0)
     return _kernel(call.name, call, forward, start_ns=call.start_ns - begin_ns, ns=own_ns)
 
 
-def _of_device(
+def _device_kernel(
     event: Event, calls: Mapping[int, _Call], forward: Mapping[int, _Call], begin_ns: int
 ) -> TracedKernel:
     arguments = event.get("args", {})
@@ -256,10 +277,11 @@ def _ns(microseconds: float) -> int:
     return round(1000 * float(microseconds))
 
 
-# Marks that modules leave in a profile, with their path.
+# Marks that modules leave in a profile, with their paths.
 
 
 MARK = "dippm.module:"
+"""Prefix of the name of a mark; the path of the module follows."""
 
 
 @contextmanager

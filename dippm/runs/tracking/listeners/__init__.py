@@ -1,7 +1,11 @@
-"""radT's listeners: its names of series, as views of our sources.
+"""radT's listeners, defined as views of DIPPM's sources.
 
-A metric has several series where several sources can give it; the first one that a run has is used,
-and named as its origin. Series of the host keep "host." in their name.
+Three sections: the tables of listeners and their metrics; the sources to sample for requested
+listeners, checked on this machine (`sources_of`); the series of a run under radT's names and in its
+units (`named_series`).
+
+A metric lists several series where several sources can provide it. The first one that a run has is
+used, and recorded as its origin.
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ class ListenerMetric(NamedTuple):
         name: radT's name; "{}" is replaced by what "*" matches in the series.
         series: full names of series, the preferred one first; "*" matches a disk or a core.
         unit: unit of the metric.
-        per: units of the series in one unit of the metric.
-        how: the value itself, the growth of a counter per second, or its growth since the start.
-        part_of: series of which the value is a percentage.
+        per: divisor from the unit of the series to that of the metric, 1024 for MiB to GiB.
+        how: derivation: "value" takes the values themselves, "rate" the growth of a counter per
+            second, "growth" its growth since the start.
+        part_of: series of which the value is a percentage; "" for an absolute value.
     """
 
     name: str
@@ -42,10 +47,10 @@ class ListenerMetric(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """One listener.
+    """One of radT's listeners.
 
     Attributes:
-        sources: sources to sample; of an inner tuple, the first that works here.
+        sources: groups of alternative sources; of each group, the first that works is sampled.
         needs: sources of which at least one must give a value.
         metrics: metrics of the listener.
     """
@@ -56,21 +61,22 @@ class Listener(NamedTuple):
 
 
 UNITS = ("gpm", "dcgm")
-"""Sources with the activity of a GPU's units."""
+"""Sources that report the activity of a GPU's functional units, the preferred one first."""
 TRANSFERRED = ("read_mb", "written_mb")
+"""Quantities of the source "disks" that count transferred MiB."""
 
 
-def _of_units(name: str, quantity: str, unit: str = "%") -> ListenerMetric:
+def _unit_activity_metric(name: str, quantity: str, unit: str = "%") -> ListenerMetric:
     return ListenerMetric(
         f"DCGMI - {name}", tuple(f"{source}.{quantity}" for source in UNITS), unit
     )
 
 
-def _gb(name: str, quantity: str) -> ListenerMetric:
+def _host_memory_metric(name: str, quantity: str) -> ListenerMetric:
     return ListenerMetric(f"Free - {name} GB", (f"host.{quantity}_mb",), "GiB", 1024)
 
 
-def _of_disk(head: str, disk: str) -> tuple[ListenerMetric, ...]:
+def _disk_metrics(head: str, disk: str) -> tuple[ListenerMetric, ...]:
     transfers, read, written = (f"disks.{disk}_{name}" for name in ("transfers", *TRANSFERRED))
     return (
         ListenerMetric(f"{head}tps", (transfers,), "transfers/s", how="rate"),
@@ -91,22 +97,22 @@ SMI = (
 DCGMI = (
     ListenerMetric("DCGMI - Power Usage", ("nvml.power_w",), "W"),
     ListenerMetric("DCGMI - Total Energy Consumption", ("nvml.energy_j",), "J"),
-    _of_units("PCIE TX Throughput", "pcie_tx_mb_s", "MiB/s"),
-    _of_units("PCIE RX Throughput", "pcie_rx_mb_s", "MiB/s"),
+    _unit_activity_metric("PCIE TX Throughput", "pcie_tx_mb_s", "MiB/s"),
+    _unit_activity_metric("PCIE RX Throughput", "pcie_rx_mb_s", "MiB/s"),
     ListenerMetric("DCGMI - GPU Utilization", ("nvml.utilization_percent",), "%"),
     ListenerMetric("DCGMI - Memory Copy Utilization", ("nvml.memory_utilization_percent",), "%"),
-    _of_units("GR Engine Active", "graphics_active_percent"),
-    _of_units("SM Active", "sm_active_percent"),
-    _of_units("SM Occupancy", "sm_occupancy_percent"),
-    _of_units("Tensor Active", "tensor_active_percent"),
-    _of_units("DRAM Active", "dram_active_percent"),
-    _of_units("FP64 Active", "fp64_active_percent"),
-    _of_units("FP32 Active", "fp32_active_percent"),
-    _of_units("FP16 Active", "fp16_active_percent"),
-    _of_units("PCIE TX Bytes", "pcie_tx_mb_s", "MiB/s"),
-    _of_units("PCIE RX Bytes", "pcie_rx_mb_s", "MiB/s"),
-    _of_units("NVlink TX Bytes", "nvlink_tx_mb_s", "MiB/s"),
-    _of_units("NVlink RX Bytes", "nvlink_rx_mb_s", "MiB/s"),
+    _unit_activity_metric("GR Engine Active", "graphics_active_percent"),
+    _unit_activity_metric("SM Active", "sm_active_percent"),
+    _unit_activity_metric("SM Occupancy", "sm_occupancy_percent"),
+    _unit_activity_metric("Tensor Active", "tensor_active_percent"),
+    _unit_activity_metric("DRAM Active", "dram_active_percent"),
+    _unit_activity_metric("FP64 Active", "fp64_active_percent"),
+    _unit_activity_metric("FP32 Active", "fp32_active_percent"),
+    _unit_activity_metric("FP16 Active", "fp16_active_percent"),
+    _unit_activity_metric("PCIE TX Bytes", "pcie_tx_mb_s", "MiB/s"),
+    _unit_activity_metric("PCIE RX Bytes", "pcie_rx_mb_s", "MiB/s"),
+    _unit_activity_metric("NVlink TX Bytes", "nvlink_tx_mb_s", "MiB/s"),
+    _unit_activity_metric("NVlink RX Bytes", "nvlink_rx_mb_s", "MiB/s"),
 )
 TOP = (
     ListenerMetric("TOP - CPU Utilization", ("tree.cpu_percent",), "%"),
@@ -118,20 +124,20 @@ TOP = (
     ListenerMetric("TOP - Host CPU Utilization", ("host.cpu_percent",), "%"),
 )
 FREE = (
-    _gb("Mem Total", "memory_total"),
-    _gb("Mem Used", "memory_used"),
-    _gb("Mem Free", "memory_free"),
-    _gb("Mem Shared", "memory_shared"),
-    _gb("Mem Buff", "memory_buffers"),
-    _gb("Mem Cache", "memory_cached"),
-    _gb("Mem Available", "memory_available"),
-    _gb("Swap Total", "swap_total"),
-    _gb("Swap Used", "swap_used"),
-    _gb("Swap Free", "swap_free"),
+    _host_memory_metric("Mem Total", "memory_total"),
+    _host_memory_metric("Mem Used", "memory_used"),
+    _host_memory_metric("Mem Free", "memory_free"),
+    _host_memory_metric("Mem Shared", "memory_shared"),
+    _host_memory_metric("Mem Buff", "memory_buffers"),
+    _host_memory_metric("Mem Cache", "memory_cached"),
+    _host_memory_metric("Mem Available", "memory_available"),
+    _host_memory_metric("Swap Total", "swap_total"),
+    _host_memory_metric("Swap Used", "swap_used"),
+    _host_memory_metric("Swap Free", "swap_free"),
 )
 IOSTAT = (
-    *_of_disk("{} - ", "*"),
-    *_of_disk("iostat - Total ", "total"),
+    *_disk_metrics("{} - ", "*"),
+    *_disk_metrics("iostat - Total ", "total"),
 )
 PS = (
     ListenerMetric("PS - CPU {}", ("cores.core_*_percent",), "%"),
@@ -149,6 +155,7 @@ LISTENERS = {
 ALSO = {"dcgm": "dcgmi", "nvidia-smi": "smi"}
 """Alternative spellings in radT's documentation."""
 PROFILERS = ("nsys", "nsysraw", "ncu", "ncuraw", "ncuattach")
+"""Names that radT lists among its listeners, but that select a profiler."""
 NAMES = tuple(LISTENERS)
 
 
@@ -158,17 +165,21 @@ NAMES = tuple(LISTENERS)
 BETWEEN_S = 0.1
 """Seconds between two readings of a source that compares them; dcgmi starts slowly."""
 TRIES = 20
+"""Maximum number of further readings until a source has a value."""
 APPLE = "macmon"
 ATTACHED = "ncuattach"
 SHORT = len("GPU-01234567")
+"""Length of the UUID prefix that names a device in its series."""
 
 
 def sources_of(names: Sequence[str], *, devices: Sequence[str] = ("0",)) -> tuple[str, ...]:
-    """Return the sources of listeners, as `RunConfig.metrics` takes them; each works here.
+    """Return the sources to sample for listeners, as `RunConfig.metrics` takes them.
+
+    Each source is opened and read once to check that it works on this machine.
 
     Args:
-        names: names of listeners as in radT: "smi", "dcgmi", "top", "free", "iostat", "ps"; several
-            may be in one word ("smi+top"), with "@HZ" if they are to be read less often. Names of
+        names: names of listeners as in radT: "smi", "dcgmi", "top", "free", "iostat", "ps"; one
+            word may join several ("smi+top"), and "@HZ" sets a lower sampling rate. Names of
             sources are passed through; "" and "-" are ignored.
         devices: index or UUID of each GPU; with several, each has its own series.
 
@@ -177,31 +188,31 @@ def sources_of(names: Sequence[str], *, devices: Sequence[str] = ("0",)) -> tupl
 
     Raises:
         UnknownNameError: if a listener does not exist.
-        ListenerError: if a listener cannot work here, with the reason.
+        ListenerError: if a listener cannot work on this machine, with the reason.
     """
     chosen: dict[str, str] = {}
-    for word in _words(names):
+    for word in _split_words(names):
         name, at, hz = word.partition("@")
         key = ALSO.get(name.casefold(), name.casefold())
         if key not in LISTENERS:
-            chosen.setdefault(_known_source(name), f"{at}{hz}")
+            chosen.setdefault(_check_source(name), f"{at}{hz}")
             continue
-        for source in _that_work(key, LISTENERS[key], devices):
+        for source in _working_sources(key, LISTENERS[key], devices):
             chosen.setdefault(source, f"{at}{hz}")
     return tuple(f"{source}{at_hz}" for source, at_hz in chosen.items())
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise for unknown listeners, without checking whether they work here.
+    """Check that listeners exist, but not that they work on this machine.
 
     Raises:
         UnknownNameError: if a listener does not exist.
         ListenerError: if DIPPM does not support it.
     """
-    for word in _words(names):
+    for word in _split_words(names):
         name = word.partition("@")[0]
         if ALSO.get(name.casefold(), name.casefold()) not in LISTENERS:
-            _known_source(name)
+            _check_source(name)
 
 
 def split_profiler(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
@@ -210,7 +221,7 @@ def split_profiler(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     Raises:
         ListenerError: if there are several profilers, or an unsupported one.
     """
-    words = tuple(_words(names))
+    words = tuple(_split_words(names))
     profilers = [word.casefold() for word in words if word.casefold() in PROFILERS]
     if len(profilers) > 1:
         raise ListenerError(
@@ -224,13 +235,18 @@ def split_profiler(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     return tuple(word for word in words if word.casefold() not in PROFILERS), "".join(profilers)
 
 
-def _words(names: Sequence[str]) -> Iterable[str]:
+def _split_words(names: Sequence[str]) -> Iterable[str]:
     for word in names:
         yield from (part for piece in word.split("+") if (part := piece.strip()) not in ("", "-"))
 
 
-def _known_source(name: str) -> str:
-    """Return the name of a source; raise if it is neither a source nor a listener."""
+def _check_source(name: str) -> str:
+    """Return the name of a source.
+
+    Raises:
+        ListenerError: if the name is that of a profiler or of an unsupported listener.
+        UnknownNameError: if it is neither a source nor a listener.
+    """
     folded = name.casefold()
     if folded in PROFILERS:
         raise ListenerError(
@@ -248,10 +264,15 @@ def _known_source(name: str) -> str:
     return name
 
 
-def _that_work(key: str, listener: Listener, devices: Sequence[str]) -> list[str]:
+def _working_sources(key: str, listener: Listener, devices: Sequence[str]) -> list[str]:
+    """Return the first working source of each group, for each device that the listener reads.
+
+    Raises:
+        ListenerError: if none of the required sources gives a value.
+    """
     several = len(devices) > 1
     found = []
-    for device in devices if _of_a_gpu(listener) else devices[:1]:
+    for device in devices if _reads_gpu(listener) else devices[:1]:
         reasons: dict[str, str] = {}
         for group in listener.sources:
             for source in group:
@@ -265,14 +286,14 @@ def _that_work(key: str, listener: Listener, devices: Sequence[str]) -> list[str
         if len(missing) == len(listener.needs):
             raise ListenerError(
                 f"the listener {key} cannot work here"
-                + (f" on device {device}: " if _of_a_gpu(listener) else ": ")
+                + (f" on device {device}: " if _reads_gpu(listener) else ": ")
                 + "; ".join(f"{source}: {reasons[source]}" for source in missing),
                 "Leave it out, or mend what is missing; `dippm doctor` tells of every counter.",
             )
     return found
 
 
-def _of_a_gpu(listener: Listener) -> bool:
+def _reads_gpu(listener: Listener) -> bool:
     return any(source in OF_A_GPU for source in listener.needs)
 
 
@@ -287,7 +308,7 @@ def _why_no_value(name: str, device: str) -> str:
     try:
         reading = source.read()
         for _ in range(TRIES):
-            if reading.values or not _may_come(reading):
+            if reading.values or not _may_follow(reading):
                 break
             time.sleep(BETWEEN_S)
             reading = source.read()
@@ -298,7 +319,8 @@ def _why_no_value(name: str, device: str) -> str:
     return next(iter(reading.absent.values()), getattr(source, "reason", "it tells nothing"))
 
 
-def _may_come(reading: Readings) -> bool:
+def _may_follow(reading: Readings) -> bool:
+    """Return whether a later reading may have the values that this one lacks."""
     return any("read again" in reason for reason in reading.absent.values())
 
 
@@ -310,18 +332,19 @@ def _short_uuid(device: str, devices: Sequence[str]) -> str:
     return head if sum(other.startswith(head) for other in devices) == 1 else device
 
 
-# The series of a run with radT's names and units.
+# The series of a run under radT's names and in its units.
 
 
 TOTAL = "total"
+"""Pseudo-disk with the sum of all disks, which "*" does not match."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSeries:
-    """One series with radT's name.
+    """One series of a run under radT's name.
 
     Attributes:
-        name: radT's name, for instance "SMI - Power Draw"; with several devices "... [1]".
+        name: radT's name, such as "SMI - Power Draw"; with several devices "... [1]".
         origin: full name of the series that it is derived from: "gpm.sm_active_percent".
         unit: unit of the values.
         scope: what is measured: "tree", "host", "device" or "slice".
@@ -342,7 +365,7 @@ class ListenerSeries:
 def named_series(
     columns: Iterable[Column], listeners: Iterable[str] = ()
 ) -> tuple[ListenerSeries, ...]:
-    """Return the series that radT's listeners would have recorded of a run.
+    """Return the series that radT's listeners would have recorded for a run.
 
     Args:
         columns: series of the run, `StoredRun.columns`.

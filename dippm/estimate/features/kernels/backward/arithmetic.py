@@ -1,4 +1,8 @@
-"""Gradients of matrix products, norms and element-wise calls."""
+"""Backward kernels of matrix products, normalisations, softmax and element-wise operators.
+
+Each public function is a rule for one kind of call: given the gradient of its result, it launches
+the kernels that compute the gradients of its arguments, and registers what autograd keeps.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +14,31 @@ from dippm.estimate.features.kernels.backward.gradients import Gradients, Step
 from dippm.estimate.features.kernels.streaming import row_length
 from dippm.model.graph.strides import dense_strides, view_strides
 
-# Gradients of matrix products: two products, one for each operand.
+# Matrix products: the gradient of each operand is another product.
 
 MATRIX = 2
+"""Number of axes of a matrix."""
 
 
 def matmul(g: Gradients, step: Step, gradient: int) -> None:
-    """Launch dA = dY Bᵀ and dB = Aᵀ dY; leading axes that an operand lacks are summed by products.
+    """Launch dA = dY Bᵀ and dB = Aᵀ dY for Y = A B.
 
-    Autograd keeps both operands as the product read them.
+    If B is a matrix, the leading axes of A and dY are merged into the rows of one matrix, so that
+    the product for dB also sums over them. Autograd keeps both operands as the product read them.
     """
     left, right = step.call.inputs[:2]
     run = g.run
     wants_left, wants_right = g.wants(left), g.wants(right)
     if len(run.tensor(right).shape) == 1 or len(run.tensor(left).shape) == 1:
-        _with_vector(g, step, gradient)
+        _vector_product(g, step, gradient)
         return
     is_matrix = len(run.tensor(right).shape) == MATRIX
     depth = run.kernels[step.kernel].k
     with g.towards(left):
-        gradient = _rows(g, gradient) if is_matrix else _batch(g, gradient)
+        gradient = _as_matrix(g, gradient) if is_matrix else _as_batched_matrices(g, gradient)
     if wants_left:
-        weight = _turned(g, _matrix(g, g.kept(right), int(depth)) if is_matrix else g.kept(right))
+        weight = g.kept(right)
+        weight = _transposed(g, _weight_matrix(g, weight, int(depth)) if is_matrix else weight)
         shape = (*run.tensor(gradient).shape[:-1], run.tensor(weight).shape[-1])
         with g.towards(left):
             made = g.multiply(gradient, weight, shape, k=float(run.tensor(gradient).shape[-1]))
@@ -41,15 +48,15 @@ def matmul(g: Gradients, step: Step, gradient: int) -> None:
     if wants_right:
         with g.towards(right):
             held = g.kept(left)
-            held = _turned(g, _rows(g, held) if is_matrix else held)
-            shape = (*_leading(g, held, gradient), run.tensor(held).shape[-2])
+            held = _transposed(g, _as_matrix(g, held) if is_matrix else held)
+            shape = (*_broadcast_batch(g, held, gradient), run.tensor(held).shape[-2])
             shape = (*shape, run.tensor(gradient).shape[-1])
             made = g.multiply(held, gradient, shape, k=float(run.tensor(gradient).shape[-2]))
         g.give(right, made)
 
 
-def _with_vector(g: Gradients, step: Step, gradient: int) -> None:
-    """Launch the two passes of a product with a vector."""
+def _vector_product(g: Gradients, step: Step, gradient: int) -> None:
+    """Launch the gradients of a product with a vector: one element-wise pass per operand."""
     left, right = step.call.inputs[:2]
     for position, other in ((left, right), (right, left)):
         if g.wants(position):
@@ -59,8 +66,11 @@ def _with_vector(g: Gradients, step: Step, gradient: int) -> None:
             g.give(position, made)
 
 
-def _matrix(g: Gradients, position: int, depth: int) -> int:
-    """Return a weight as k × n; a graph without a file only knows how many elements it has."""
+def _weight_matrix(g: Gradients, position: int, depth: int) -> int:
+    """Return a weight as a k × n matrix, k being `depth`.
+
+    A graph that was not read from a file only states the number of elements of a weight.
+    """
     shape = g.run.tensor(position).shape
     if shape[0] == depth:
         return position
@@ -68,18 +78,20 @@ def _matrix(g: Gradients, position: int, depth: int) -> int:
     return g.viewed(position, (depth, size), dense_strides((depth, size)))
 
 
-def _turned(g: Gradients, position: int) -> int:
+def _transposed(g: Gradients, position: int) -> int:
+    """Return a view with the last two axes exchanged."""
     axes = list(range(len(g.run.tensor(position).shape)))
     return g.permuted(position, (*axes[:-2], axes[-1], axes[-2]))
 
 
-def _rows(g: Gradients, position: int) -> int:
+def _as_matrix(g: Gradients, position: int) -> int:
+    """Return a tensor as a matrix whose rows are all of its leading axes."""
     shape = g.run.tensor(position).shape
     return g.reshaped(position, (prod(shape[:-1]), shape[-1]))
 
 
-def _batch(g: Gradients, position: int) -> int:
-    """Return a gradient as matrices one after another, copied once for both products."""
+def _as_batched_matrices(g: Gradients, position: int) -> int:
+    """Return a gradient whose leading axes form one batch axis, copied once for both products."""
     shape, strides = g.run.tensor(position).shape, g.run.state(position).strides
     batch = shape[:-2]
     if len(batch) > 1 and view_strides(batch, strides[:-2], (prod(batch),)) is None:
@@ -87,28 +99,30 @@ def _batch(g: Gradients, position: int) -> int:
     return position
 
 
-def _leading(g: Gradients, left: int, right: int) -> tuple[int, ...]:
+def _broadcast_batch(g: Gradients, left: int, right: int) -> tuple[int, ...]:
+    """Return the broadcast leading axes of two batches of matrices."""
     a, b = (g.run.tensor(position).shape[:-2] for position in (left, right))
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
     shorter = (1,) * (len(longer) - len(shorter)) + shorter
     return tuple(map(max, longer, shorter))
 
 
-# Gradients of norms: sums over what was normed, then the gradient of each element.
+# Normalisations: sums over the normalised axes, then the gradient of each element.
 
 STATISTIC = 4
-"""Bytes of a mean or of a deviation; they are float32 whatever the images are."""
+"""Bytes of a mean or a standard deviation, which are float32 in every precision."""
 FLOPS = 8
-"""Operations for each element of a gradient through a norm."""
+"""Arithmetic operations per element of a gradient through a normalisation."""
 
 
 def batch_norm(g: Gradients, step: Step, gradient: int) -> None:
-    """Launch one kernel of cuDNN, which reads gradient and images for the sums, then again."""
+    """Launch one cuDNN kernel, which reads gradient and input twice: for sums, then elements."""
     source = step.call.inputs[0]
     image = g.kept(source)
     channels = g.run.tensor(source).shape[1]
     g.keep("statistics", 2.0 * STATISTIC * channels)
     kernel = _norm_kernel(g, step, "batch_norm", (gradient, image), float(channels))
+    # Per channel: weight, mean and inverse deviation are read, two parameter gradients written.
     kernel = kernel._replace(
         read_bytes=2.0 * kernel.read_bytes, weight_bytes=5.0 * STATISTIC * channels
     )
@@ -119,7 +133,7 @@ def batch_norm(g: Gradients, step: Step, gradient: int) -> None:
 
 
 def layer_norm(g: Gradients, step: Step, gradient: int) -> None:
-    """Launch a kernel for the elements, another for the sums over rows that weights need."""
+    """Launch a kernel for the input's gradient, another for the weights' sums over all rows."""
     source, run = step.call.inputs[0], g.run
     shape = run.tensor(source).shape
     gradient = g.dense(gradient, dense_strides(shape))
@@ -145,7 +159,11 @@ def layer_norm(g: Gradients, step: Step, gradient: int) -> None:
 
 
 def group_norm(g: Gradients, step: Step, gradient: int) -> None:
-    """Launch sums within channels, factors of groups, the elements, and sums over the batch."""
+    """Launch the gradients of a group normalisation.
+
+    Kernels in order: sums per sample and channel, two that combine them per group, the elements,
+    and sums over the batch for the weights.
+    """
     source, run = step.call.inputs[0], g.run
     image = g.kept(source)
     shape = run.tensor(source).shape
@@ -176,7 +194,7 @@ def group_norm(g: Gradients, step: Step, gradient: int) -> None:
 
 
 def softmax(g: Gradients, step: Step, gradient: int) -> None:
-    """Launch one kernel over gradient and result, which writes the type of the argument.
+    """Launch one kernel that reads gradient and result and writes in the argument's precision.
 
     Autograd keeps the result.
     """
@@ -196,7 +214,15 @@ def softmax(g: Gradients, step: Step, gradient: int) -> None:
 def _norm_kernel(
     g: Gradients, step: Step, kind: str, operands: tuple[int, int], length: float
 ) -> Kernel:
-    """Return a kernel that reads two tensors of one shape and writes a third."""
+    """Return a kernel that reads gradient and another tensor of one shape and writes a third.
+
+    Args:
+        g: backward pass.
+        step: call whose gradient is computed.
+        kind: kind of kernel.
+        operands: the gradient, and the input or result of the call.
+        length: number of elements per normalised row.
+    """
     run = g.run
     gradient, held = operands
     size, width = run.tensor(held).size, run.state(held).width
@@ -210,9 +236,10 @@ def _norm_kernel(
     )
 
 
-# Gradients of element-wise calls: passes over gradient, arguments and results.
+# Element-wise operators: passes over gradient, arguments and results.
 
 Passes = tuple[str, ...]
+"""Operands of successive passes, one letter each, see `PASSES`."""
 _NAMES = {"a": 0, "b": 1, "c": 2}
 _SLOPE: tuple[Passes, ...] = (("ga",),)
 _SLOPE_OF_RESULT: tuple[Passes, ...] = (("gr",),)
@@ -244,16 +271,23 @@ PASSES: Mapping[str, tuple[Passes, ...]] = {
     "cast": ((),),
     "identity": ((),),
 }
-"""Operands of each pass by canonical name and argument: g the gradient, a b c arguments,
-r the result, t what the pass before made and s the one before that. Without passes the gradient
-is passed on as it is.
+"""Operands of each pass, by canonical operator name and argument.
+
+The letters stand for tensors: g for the gradient, a, b and c for the arguments, r for the result, t
+for the output of the previous pass and s for that of the pass before it. An argument without passes
+receives the gradient unchanged.
 """
 OF_RESULT_IN_PLACE = frozenset("relu leaky_relu elu selu celu sigmoid tanh exp".split())
-"""Operators whose slope follows from the result if they wrote over the argument."""
+"""Operators that compute their derivative from the result if they overwrote the argument."""
+PLAIN = frozenset(PASSES) - frozenset("relu sigmoid tanh".split())
+"""Calls whose gradient consists of products and quotients instead of an operator of its own."""
 
 
 def elementwise(g: Gradients, step: Step, gradient: int) -> None:
-    """Launch the passes for each argument; without a row one pass over gradient and argument."""
+    """Launch the passes for each argument.
+
+    An operator that `PASSES` lacks takes one pass over gradient and argument.
+    """
     call, run = step.call, g.run
     rows = PASSES.get(call.op, (("ga",), ("gb",), ("gc",)))
     shape = run.tensor(call.outputs[0]).shape
@@ -264,11 +298,14 @@ def elementwise(g: Gradients, step: Step, gradient: int) -> None:
         if call.in_place and call.op in OF_RESULT_IN_PLACE and rows is not _SLOPE_OF_RESULT:
             passes = ("gr",)
         with g.towards(position):
-            made = _passed(g, step, passes, gradient, shape)
+            made = _launch_passes(g, step, passes, gradient, shape)
         g.give(position, made)
 
 
-def _passed(g: Gradients, step: Step, passes: Passes, gradient: int, shape: tuple[int, ...]) -> int:
+def _launch_passes(
+    g: Gradients, step: Step, passes: Passes, gradient: int, shape: tuple[int, ...]
+) -> int:
+    """Launch the passes for one argument; return its gradient."""
     call = step.call
     made = [gradient]
     for at, letters in enumerate(passes):
@@ -286,7 +323,3 @@ def _passed(g: Gradients, step: Step, passes: Passes, gradient: int, shape: tupl
         size = g.run.tensor(reads[0]).shape if len(reads) == 1 else shape
         made.append(g.call(op, reads, size))
     return made[-1]
-
-
-PLAIN = frozenset(PASSES) - frozenset("relu sigmoid tanh".split())
-"""Calls whose gradient is no operator of its own but products and quotients."""

@@ -1,4 +1,9 @@
-"""`Gradients`: a backward pass while its kernels are launched; `Tape`: the forward pass before."""
+"""The state of a backward pass, the recorded forward pass, and activation checkpointing.
+
+`Gradients` collects the gradients of tensors while rules launch kernels, and what autograd keeps
+for them. `Tape` records the forward pass. `checkpointed_bytes` and `recomputed` describe both with
+every block checkpointed. Tensors are named by their position in the list of the run.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +32,10 @@ class Gradients:
     Attributes:
         tape: tape of the forward pass.
         run: run of the tape, to which gradients are added as tensors.
-        step: call whose gradients are made now.
+        step: call whose gradients are being computed.
         saved: bytes that autograd keeps from forward to backward, by memory.
-        paths: paths of the calls that wrote them.
-        savers: paths of the calls that keep them.
+        paths: path of the call that wrote each memory in `saved`.
+        savers: paths of the calls that keep each memory in `saved`.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -43,18 +48,19 @@ class Gradients:
         self._waiting = Counter(p for step in tape.steps for p in step.call.inputs)
 
     def wants(self, position: int) -> bool:
-        """Tell whether the gradient of a tensor is needed."""
+        """Return whether the gradient of a tensor is needed."""
         return position in self.tape.wanted
 
     def take(self, position: int) -> int | None:
-        """Return the gradient of a tensor, now that all its readers gave theirs."""
+        """Remove and return the gradient of a tensor; None if no reader contributed to it."""
         return self._of.pop(position, None)
 
     def give(self, position: int, gradient: int) -> None:
-        """Add to the gradient of an argument: sum what was repeated, cast back, accumulate.
+        """Add a contribution to the gradient of an argument.
 
-        Autocast casts a parameter once, so its gradient is cast back once, when all readers gave
-        theirs.
+        It is summed over the axes along which the argument was broadcast, added to those of other
+        readers, and cast back to the precision of the argument. Autocast casts a parameter once for
+        all its readers, so its gradient is cast back once, after the last contribution.
         """
         if not self.wants(position):
             return
@@ -79,13 +85,13 @@ class Gradients:
                 self._of[position] = self._cast_back(position, gradient)
 
     def _cast_back(self, position: int, gradient: int) -> int:
-        """Return a gradient in the type of its tensor."""
+        """Return a gradient in the precision of its tensor."""
         width = self.tape.width(position)
         return gradient if self.run.state(gradient).width == width else self.cast(gradient, width)
 
     @contextmanager
     def towards(self, position: int) -> Iterator[None]:
-        """Launch kernels for the gradient of an argument or of a weight."""
+        """Label kernels of the block as computing the gradient of an argument or a weight."""
         before = self.run.part
         self.run.part = "backward_weight" if self.run.tensor(position).roots else "backward_input"
         yield
@@ -95,9 +101,9 @@ class Gradients:
         """Add a tensor to the run; return its position.
 
         Args:
-            shape: its sizes.
-            state: what is known of it; None until a kernel makes it.
-            like: a tensor whose type it has, and the parameters it is made of.
+            shape: sizes of the tensor.
+            state: its state; None until a kernel writes it.
+            like: tensor from which to copy the type and the parameters it derives from.
         """
         tensor = Tensor(shape, "float32")
         if like is not None:
@@ -114,7 +120,10 @@ class Gradients:
         return self._keep(position, self.step.read[position])
 
     def original(self, position: int) -> int:
-        """Return an argument as the call got it, cast but not copied: kernels copy it again."""
+        """Return an argument as the call received it, cast but not copied.
+
+        Autograd keeps that, so backward kernels copy it again.
+        """
         given, read = self.step.given[position], self.step.read[position]
         if given.width == read.width:
             return self._keep(position, given)
@@ -141,13 +150,13 @@ class Gradients:
         self.savers[memory].add(self.step.call.path)
 
     def call(self, op: str, inputs: Sequence[int], shape: Shape, **attributes: Any) -> int:
-        """Launch one pass over memory; return what it makes."""
+        """Launch one pass over memory; return its output."""
         out = self.new(shape)
         pass_over_memory(self.run, self._call(op, inputs, out, attributes))
         return out
 
     def multiply(self, left: int, right: int, shape: Shape, k: float) -> int:
-        """Launch a matrix product over k; return what it makes."""
+        """Launch a matrix product with k products per element; return its output."""
         out = self.new(shape)
         call = self._call("matmul", (left, right), out, {"k": k})
         with self.run.restored((left, right)):
@@ -155,7 +164,7 @@ class Gradients:
         return out
 
     def reshaped(self, position: int, shape: Shape) -> int:
-        """Return a tensor in another shape: a view, or a copy where there can be none."""
+        """Return a tensor in another shape: a view if possible, else a copy."""
         if self.run.tensor(position).shape == shape:
             return position
         out = self.new(shape, like=position)
@@ -169,12 +178,12 @@ class Gradients:
         return self.new(tuple(shape[axis] for axis in axes), state, like=position)
 
     def viewed(self, position: int, shape: Shape, strides: Strides) -> int:
-        """Return a view of a tensor."""
+        """Return a view of a tensor with another shape and other strides."""
         state = replace(self.run.state(position), strides=strides)
         return self.new(shape, state, like=position)
 
     def dense(self, position: int, strides: Strides) -> int:
-        """Return a tensor in an order of axes, copied if it is in another."""
+        """Return a tensor with the given strides, copied if its own differ."""
         run = self.run
         held, shape = run.state(position).strides, run.tensor(position).shape
         if all(n == 1 or a == b for n, a, b in zip(shape, held, strides, strict=True)):
@@ -185,14 +194,14 @@ class Gradients:
         return self.new(shape, made)
 
     def cast(self, position: int, width: int) -> int:
-        """Return a tensor in another precision."""
+        """Launch a cast; return its output, `width` bytes per element."""
         run, held = self.run, self.run.state(position)
         kernel = Kernel.stream(self.step.call.node, "cast", run.stored(position), held.width, width)
         strides = without_gaps(run, position)
         return self.launch(kernel, (position,), run.tensor(position).shape, width, strides)
 
     def fill(self, shape: Shape, width: int) -> int:
-        """Return zeros."""
+        """Launch a kernel that writes zeros, `width` bytes each; return its output."""
         out = self.new(shape)
         kernel = Kernel.stream(self.step.call.node, "elementwise", self.run.tensor(out).size, width)
         self.run.emit(kernel._replace(read_bytes=0.0))
@@ -207,7 +216,7 @@ class Gradients:
         width: int,
         strides: Strides | None = None,
     ) -> int:
-        """Launch a kernel that reads tensors; return what it makes."""
+        """Launch a kernel that reads tensors; return its output."""
         out = self.new(shape)
         self.run.emit(kernel, reads)
         self.run.make(out, width, strides)
@@ -220,7 +229,7 @@ class Gradients:
         return OperatorCall(op, attributes, tuple(inputs), (out,), path=call.path, node=call.node)
 
 
-# `Tape`: a forward pass call by call, and the memory that its tensors share.
+# `Tape`: the forward pass call by call, and the memory that its tensors share.
 
 NOT_DIFFERENTIABLE = frozenset(
     "equal not_equal greater greater_equal less less_equal logical_and logical_or logical_xor "
@@ -230,6 +239,7 @@ NOT_DIFFERENTIABLE = frozenset(
 )
 """Operators that gradients do not pass through."""
 Memory = Hashable
+"""Key of a region of memory that several tensors may share; None for all parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +247,8 @@ class Step:
     """One call of the forward pass.
 
     Attributes:
-        call: the call.
-        maker: layer whose bias it adds; None if it adds none.
+        call: call of an operator.
+        maker: call of the layer whose bias it adds; None if it is not the addition of a bias.
         given: states of its arguments before the call, by position.
         read: states of its arguments as its kernel read them, cast and copied.
         made: states of its results.
@@ -254,11 +264,11 @@ class Step:
 
 
 class Tape:
-    """Records a forward pass.
+    """Record of a forward pass.
 
     Attributes:
-        run: recorded run.
-        steps: its calls.
+        run: run that is recorded.
+        steps: recorded calls, in execution order.
         wanted: tensors whose gradient is needed.
         views: tensors that are views of others.
     """
@@ -278,14 +288,14 @@ class Tape:
         """Record a call that was just launched."""
         run = self.run
         launched = len(run.kernels) > self._kernels
-        given = {p: self._given(p) for p in call.inputs}
+        given = {p: self._initial_state(p) for p in call.inputs}
         read = {p: run.state(p) for p in call.inputs}
         made = {p: run.state(p) for p in call.outputs}
         step = Step(call, maker, given, read, made, len(run.kernels) - 1 if launched else -1)
         self._kernels = len(run.kernels)
         self.steps.append(step)
         self._made |= made
-        self._note(step)
+        self._record_memory(step)
         if not launched and (operator(call.op).category == "view" or call.op == "transpose"):
             self.views.update(call.outputs)
         passes = call.op not in NOT_DIFFERENTIABLE
@@ -294,25 +304,25 @@ class Tape:
             self.wanted.update(p for p in call.outputs if run.tensor(p).is_float)
 
     def memory(self, position: int, state: State) -> tuple[Memory, float]:
-        """Return whose memory a tensor lies in, and its bytes."""
+        """Return the memory that a tensor in this state lies in, and its size in bytes."""
         key = self._key(position, state)
         return key, self._sizes.get(key, 0.0)
 
     def width(self, position: int) -> int:
-        """Return the bytes per element of a tensor as it was made."""
-        return self._given(position).width
+        """Return the bytes per element of a tensor as it was written."""
+        return self._initial_state(position).width
 
     def path(self, memory: Memory) -> str:
         """Return the path of the call that wrote a memory first; empty for inputs."""
         return self._paths.get(memory, "")
 
     def results(self) -> list[int]:
-        """Return what the calls make and none reads."""
+        """Return the outputs of calls that no call reads."""
         read = {p for step in self.steps for p in step.call.inputs}
         return [p for step in self.steps for p in step.call.outputs if p not in read]
 
     def parameters(self) -> Iterable[int]:
-        """Return the parameters that are trained and that calls name; norms' are not among them."""
+        """Yield each trained parameter once; calls do not name those of normalisations."""
         seen: set[tuple[int, ...]] = set()
         for position in sorted(_parameters(self.run)):
             roots = self.run.tensor(position).roots
@@ -320,7 +330,7 @@ class Tape:
                 seen.add(roots)
                 yield position
 
-    def _given(self, position: int) -> State:
+    def _initial_state(self, position: int) -> State:
         if position not in self._made:  # a parameter
             tensor = self.run.tensor(position)
             self._made[position] = State(
@@ -333,8 +343,11 @@ class Tape:
             return None if self.run.tensor(position).roots else "inputs"
         return self._same.get(state.makers, state.makers)
 
-    def _note(self, step: Step) -> None:
-        """Record the memory that a call was the first to write, and its writes in place."""
+    def _record_memory(self, step: Step) -> None:
+        """Record size and writer of the memories that a call is the first to use.
+
+        A call in place writes to the memory of its argument, which becomes that of its results.
+        """
         run = self.run
         for position, state in step.read.items():
             key = self._key(position, state)
@@ -358,7 +371,7 @@ class Tape:
 
 
 def _parameters(run: Run) -> set[int]:
-    """Return the parameters that are trained; where no file names any, all that is stored is."""
+    """Return the trained parameters: the named ones, or all stored floats if none has a name."""
     made = {p for call in run.sequence.calls for p in call.outputs}
     stored = {
         p
@@ -368,19 +381,20 @@ def _parameters(run: Run) -> set[int]:
     return {p for p in stored if run.tensor(p).is_named} or stored
 
 
-# The tensors that stay alive where blocks are checkpointed: run again in the backward pass.
+# Activation checkpointing: blocks of the model run again in the backward pass.
 #
-# A checkpointed block keeps what it is given; what autograd keeps of its inside exists for one
-# block at a time, while its gradients are made. What belongs to no block is kept as ever.
+# A checkpointed block keeps its inputs only. Its inner activations exist for one block at a time,
+# from its second forward pass until its gradients are computed. Activations outside of any block
+# are kept as usual.
 
 _BLOCK = re.compile(r"^(?:\w+\.)*?\w+\.\d+(?:(?:\.\w*(?:blocks|layers|layer))?\.\d+)?")
 
 
 def blocks_of(paths: Iterable[str]) -> Mapping[str, str]:
-    """Return the block that each module belongs to, by path; empty if to none.
+    """Return the block that each module belongs to, by path; "" for a module outside of blocks.
 
-    A block is a numbered part: "blocks.3", "layer1.0", "stages.0.blocks.2". A stage, which holds
-    blocks, is none.
+    A block is a numbered submodule: "blocks.3", "layer1.0", "stages.0.blocks.2". A stage, which
+    contains blocks, is not a block.
     """
     found = {path: _BLOCK.match(path) for path in paths}
     named = {path: match.group() if match else "" for path, match in found.items()}
@@ -390,7 +404,7 @@ def blocks_of(paths: Iterable[str]) -> Mapping[str, str]:
 
 
 def checkpointed_bytes(g: Gradients) -> float:
-    """Return the most that is alive of what autograd keeps, with every block checkpointed.
+    """Return the peak of the bytes that autograd keeps, with every block checkpointed.
 
     Args:
         g: a finished backward pass.
@@ -415,11 +429,11 @@ def checkpointed_bytes(g: Gradients) -> float:
 
 
 def recomputed(tape: Tape, first: int) -> list[Kernel]:
-    """Return what runs again in the backward pass, with every block checkpointed.
+    """Return the kernels that run again in the backward pass, with every block checkpointed.
 
     Args:
         tape: tape of the forward pass.
-        first: position in the list of kernels where the first of them will stand.
+        first: position that the first of them will have in the list of kernels.
     """
     blocks = blocks_of({step.call.path for step in tape.steps} | {""})
     place: dict[int, int] = {}

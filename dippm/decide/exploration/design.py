@@ -1,4 +1,8 @@
-"""`Architecture` and `Design`: one kind of model of a space, and one point on its axes."""
+"""Parts of a design space: architectures, designs, and the axes of parameters.
+
+An `Architecture` is a family of models, a `Design` one point of the space. An axis (`Ints`,
+`Floats`, `Choices`) holds the values that one parameter may take.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,10 @@ from dippm.model.graph import ModelGraph
 
 ARCHITECTURE, PLACE, BATCH, PRECISION = "architecture", "place", "batch", "precision"
 RESERVED = (ARCHITECTURE, PLACE, BATCH, PRECISION, "device", "slice", "number", "state", "reason")
-"""Columns of the answer, which are no names for parameters."""
+"""Columns of the answer, whose names parameters cannot have."""
 Parameters = Mapping[str, Any]
 InputOf = Input | Callable[[Parameters], Input]
+"""Input sizes, or a function that computes them from the parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +34,11 @@ class Architecture:
 
     Attributes:
         name: name in the answer.
-        make: a model as `dippm.predict` takes it, or a function that returns one and takes the
-            parameters as keywords. A module may be built on the "meta" device, without weights.
-        parameters: axis of each keyword.
-        input: sizes without the batch, see `dippm.predict`, or a function from the parameters to
-            sizes; None takes those of the space.
+        make: model as `dippm.predict` takes it, or a function that takes the parameters as keywords
+            and returns one. A module may be built on the "meta" device, without weights.
+        parameters: axis of each parameter, by keyword.
+        input: sizes without the batch, see `dippm.predict`, or a function that computes them from
+            the parameters; None takes those of the space.
     """
 
     name: str
@@ -53,7 +58,8 @@ class Architecture:
         """Return an architecture; axes may be written as in `Space`.
 
         Raises:
-            ExploreError: if a parameter has no axis, or a name that is taken.
+            ExploreError: if a parameter has no valid axis or a reserved name, or if a fixed model
+                or an `Architecture` is given with parameters.
         """
         given = parameters or {}
         if isinstance(make, cls):
@@ -72,10 +78,10 @@ class Architecture:
                 "batch=, precision=, device= and mig= are arguments of Space; rename others.",
             )
         axes = {key: axis_of(key, value) for key, value in given.items()}
-        return cls(name or _name(make), make, axes, input)
+        return cls(name or _architecture_name(make), make, axes, input)
 
     def build(self, design: Design) -> Any:
-        """Return the model of a design as `dippm.predict` takes it; one that is built has weights.
+        """Return the model of a design as `dippm.predict` takes it.
 
         Raises:
             Exception: whatever the function raises.
@@ -83,7 +89,7 @@ class Architecture:
         return self.make(**design.parameters) if is_built(self.make) else self.make
 
     def input_of(self, design: Design, otherwise: InputOf) -> Input:
-        """Return the sizes of a design's input."""
+        """Return the input sizes of a design; `otherwise` holds those of the space."""
         given = otherwise if self.input is None else self.input
         return given(design.parameters) if callable(given) else given
 
@@ -94,12 +100,12 @@ class Design:
 
     Attributes:
         architecture: name of the architecture.
-        parameters: arguments that it is built with.
-        labels: labels of the parameters.
+        parameters: arguments from which the architecture is built.
+        labels: labels of the parameters' values.
         device: name of the GPU.
         slice: MIG slice of the GPU; None for the whole GPU.
         batch: samples per pass.
-        precision: number formats.
+        precision: number format.
     """
 
     architecture: str
@@ -112,16 +118,16 @@ class Design:
 
     @property
     def built(self) -> tuple[Any, ...]:
-        """Key of its graph: equal for designs that share one."""
+        """Key of the design's graph, equal for designs that share one."""
         return (self.architecture, *sorted(self.labels.items()))
 
     @property
     def place(self) -> str:
-        """Device and slice."""
+        """Name of the device, followed by that of the slice."""
         return place_name(self.device, self.slice)
 
     def row(self) -> dict[str, Any]:
-        """Return its columns."""
+        """Return the columns of the design in the answer."""
         return {
             "architecture": self.architecture,
             **self.labels,
@@ -138,7 +144,7 @@ class Design:
 
 
 def is_built(make: Any) -> bool:
-    """Return whether this is a function that returns a model, rather than a model."""
+    """Return whether an object is a function that returns a model, rather than a model."""
     if isinstance(make, str | os.PathLike | ModelGraph):
         return False
     return callable(make) and object_framework(make) is None
@@ -149,7 +155,7 @@ def place_name(device: str, profile: str | None) -> str:
     return f"{device} {profile}" if profile else device
 
 
-def _name(make: Any) -> str:
+def _architecture_name(make: Any) -> str:
     if is_built(make):
         inner = getattr(make, "func", make)  # unwraps functools.partial
         return str(getattr(inner, "__name__", type(inner).__name__)).strip("<>")
@@ -249,7 +255,7 @@ class Choices:
     """Values without an order.
 
     Attributes:
-        values: the choices: text, numbers, True and False, None, lists of these, and objects with a
+        values: choices: text, numbers, True and False, None, lists of these, and objects with a
             name of their own, such as a class.
 
     Raises:
@@ -299,7 +305,7 @@ def axis_of(name: str, given: Any) -> Axis:
         if isinstance(given, Ints | Floats | Choices):
             return given
         if isinstance(given, range):
-            return _of_range(given)
+            return _range_axis(given)
         if isinstance(given, Mapping):
             raise ExploreError("a mapping is no axis", FORMS)
         if isinstance(given, Iterable) and not isinstance(given, str | bytes | type):
@@ -336,7 +342,7 @@ def values_of(axis: Axis) -> list[Label]:
     """Return the labels of a finite axis in their order.
 
     Raises:
-        ExploreError: if it has no end.
+        ExploreError: if the axis is continuous.
     """
     if isinstance(axis, Choices):
         return list(axis.labels)
@@ -347,7 +353,7 @@ def values_of(axis: Axis) -> list[Label]:
     return [axis.low + i * (axis.step or 0.0) for i in range(axis.count)]
 
 
-def _of_range(given: range) -> Axis:
+def _range_axis(given: range) -> Axis:
     if not given:
         raise ExploreError(f"{given} is empty", FORMS)
     ends = sorted((given[0], given[-1]))

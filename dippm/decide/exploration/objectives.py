@@ -1,4 +1,8 @@
-"""`Objective`: what is optimised; `Constraint`: what limits it; `Quantity`: what a design has."""
+"""Objectives, quantities and constraints of a search.
+
+An `Objective` is optimised, a `Constraint` limits designs. Both refer to a `Quantity`, which every
+design has, or to a function of the user; two zero-cost proxies are examples of such functions.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +98,7 @@ class Objective:
         """Return the number of the user's function.
 
         Args:
-            given: for each argument a function that makes it.
+            given: function that makes each argument, by its name in `ARGUMENTS`.
 
         Raises:
             Exception: whatever the function raises.
@@ -111,14 +115,14 @@ def objectives_of(given: Any) -> tuple[Objective, ...]:
 
     Raises:
         UnknownNameError: if there is no such quantity.
-        ExploreError: if there is none, or one occurs twice.
+        ExploreError: if no objective is given, or one occurs twice.
     """
     if isinstance(given, Mapping):
         found = [Objective(str(name), cast(Goal, goal)) for name, goal in given.items()]
     else:
         one = isinstance(given, str | Objective)
         listed: Iterable[Any] = [given] if one else list(given)
-        found = [o if isinstance(o, Objective) else _named(o) for o in listed]
+        found = [o if isinstance(o, Objective) else _objective_named(o) for o in listed]
     names = [objective.name for objective in found]
     if not found or len(set(names)) < len(names):
         raise ExploreError(
@@ -128,7 +132,7 @@ def objectives_of(given: Any) -> tuple[Objective, ...]:
     return tuple(found)
 
 
-def _named(name: Any) -> Objective:
+def _objective_named(name: Any) -> Objective:
     if isinstance(name, str):
         return Objective(name)
     raise ExploreError(
@@ -137,7 +141,7 @@ def _named(name: Any) -> Objective:
     )
 
 
-# Zero-cost proxies: examples of an objective of one's own, which need no training and no data.
+# Zero-cost proxies: examples of user-defined objectives, which need no training and no data.
 #
 # They rank designs by how much they could hold or compute. **None of them is an accuracy**, nor a
 # prediction of one: within one family larger networks are usually more accurate, across families
@@ -174,7 +178,6 @@ def _log_macs(graph: ModelGraph) -> float:
 # To add one: a row in `QUANTITIES`.
 
 Goal = Literal["min", "max"]
-MEMORY = "memory_mb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +187,9 @@ class Quantity:
     Attributes:
         label: label for people, with the unit.
         goal: default goal.
-        target: target of the prediction whose reason holds if the number is absent.
-        of: function from a prediction and its graph, at the batch of the conversion, to the number.
+        target: target of the prediction that gives the reason if the number is absent; "" if it
+            never is.
+        of: function that computes the number from a prediction and the graph as converted.
     """
 
     label: str
@@ -194,7 +198,7 @@ class Quantity:
     of: Callable[[Prediction, ModelGraph], float | None]
 
 
-def _high(target: str) -> Callable[[Prediction, ModelGraph], float | None]:
+def _upper_end(target: str) -> Callable[[Prediction, ModelGraph], float | None]:
     def of(prediction: Prediction, _: ModelGraph) -> float | None:
         interval = prediction.intervals.get(target)
         return interval.high if interval else None
@@ -202,7 +206,7 @@ def _high(target: str) -> Callable[[Prediction, ModelGraph], float | None]:
     return of
 
 
-def _value(name: str) -> Callable[[Prediction, ModelGraph], float | None]:
+def _estimate_value(name: str) -> Callable[[Prediction, ModelGraph], float | None]:
     def of(prediction: Prediction, _: ModelGraph) -> float | None:
         found = prediction.estimate(name)
         return found.value if found else None
@@ -219,16 +223,18 @@ def _gmacs(_: Prediction, graph: ModelGraph) -> float:
 QUANTITIES: dict[str, Quantity] = {
     "latency_ms": Quantity("latency, ms", "min", "latency_ms", lambda p, _: p.latency_ms),
     "latency_ms_high": Quantity(
-        "latency, upper end of its interval, ms", "min", "latency_ms", _high("latency_ms")
+        "latency, upper end of its interval, ms", "min", "latency_ms", _upper_end("latency_ms")
     ),
-    "samples_per_s": Quantity("samples per second", "max", "latency_ms", _value("samples_per_s")),
+    "samples_per_s": Quantity(
+        "samples per second", "max", "latency_ms", _estimate_value("samples_per_s")
+    ),
     "memory_mb": Quantity("memory, MB", "min", "memory_mb", lambda p, _: p.memory_mb),
     "memory_bound_mb": Quantity(
         "memory at 99 %, MB", "min", "memory_mb", lambda p, _: p.memory_bound_mb
     ),
     "energy_j": Quantity("energy of a batch, J", "min", "energy_j", lambda p, _: p.energy_j),
     "energy_j_per_sample": Quantity(
-        "energy of a sample, J", "min", "energy_j", _value("energy_per_sample_j")
+        "energy of a sample, J", "min", "energy_j", _estimate_value("energy_per_sample_j")
     ),
     "power_w": Quantity("power, W", "min", "power_w", lambda p, _: p.power_w),
     "weights_mb": Quantity("weights, MB", "min", "", lambda _, g: g.param_bytes / 2**20),
@@ -257,11 +263,12 @@ def why_absent(name: str, prediction: Prediction) -> str:
     return f"{name} is absent: {prediction.absent.get(target, 'no number was predicted')}"
 
 
-# `Constraint`: limits that designs have to meet, checked for contradictions.
+# Constraints: limits that designs have to meet, checked for contradictions.
 #
 # A constraint on memory applies to its 99 % bound, like the choice of a MIG slice. In addition to
 # the user's constraints, every design has to fit the place that it is predicted for.
 
+MEMORY = "memory_mb"
 BOUND = "memory_bound_mb"
 FITS = "fits its place"
 FORMS = (
@@ -287,13 +294,13 @@ class Constraint:
     high: float = math.inf
 
     def violation(self, values: Mapping[str, float]) -> float:
-        """Return by how much a design misses the limits, relative to them; 0 if it meets them.
+        """Return the excess of a design over the limits, relative to them; 0 if it meets them.
 
         Raises:
             KeyError: if the quantity is not among the values.
         """
         value = values[self.quantity]
-        return max(0.0, _excess(value, self.high), _excess(-value, -self.low))
+        return max(0.0, _relative_excess(value, self.high), _relative_excess(-value, -self.low))
 
     def __str__(self) -> str:
         what = self.quantity
@@ -344,13 +351,13 @@ def place_of(design: Design, space: Space) -> Constraint:
 
 
 def check_consistent(constraints: Iterable[Constraint], space: Space) -> None:
-    """Refuse limits that no design can meet, alone or by what they imply for each other.
+    """Check that no limits exclude every design, alone or together.
 
-    Samples per second are 1000 · batch / latency_ms, energy_j is power_w · latency_ms / 1000, and
-    all of them are above 0.
+    Limits of related quantities are compared by interval arithmetic: samples per second are
+    1000 · batch / latency_ms, energy_j is power_w · latency_ms / 1000, and all of them are above 0.
 
     Raises:
-        ContradictionError: if there are such limits; names them.
+        ContradictionError: if limits exclude every design; the message names them.
     """
     allowed = dict.fromkeys(QUANTITIES, (0.0, math.inf))
     said: dict[str, list[str]] = {}
@@ -361,24 +368,27 @@ def check_consistent(constraints: Iterable[Constraint], space: Space) -> None:
         if low > high or (one.quantity in QUANTITIES and high <= 0):
             why = "" if low > high and low > 0 else ": it is above 0"
             raise _contradiction(f"nothing has {' and '.join(said[one.quantity])}{why}")
+    # The latency limits and the batches of the space bound the throughput.
     least, most = space.batches
     latency = allowed["latency_ms"]
-    fewest, highest = _over(1e3 * least, latency[1]), _over(1e3 * most, latency[0])
+    fewest, highest = _quotient(1e3 * least, latency[1]), _quotient(1e3 * most, latency[0])
     speed = allowed["samples_per_s"]
     if speed[1] < fewest or speed[0] > highest:
         raise _contradiction(
-            f"{_both(said, 'latency_ms', 'samples_per_s')} cannot both hold at batch "
+            f"{_join_statements(said, 'latency_ms', 'samples_per_s')} cannot both hold at batch "
             f"{least if speed[1] < fewest else most}"
         )
+    # Power times latency, at the lower and at the upper limits, bounds the energy.
     power, energy = allowed["power_w"], allowed["energy_j"]
     if energy[1] < power[0] * latency[0] / 1e3 or energy[0] > power[1] * latency[1] / 1e3:
         raise _contradiction(
-            f"{_both(said, 'energy_j', 'power_w', 'latency_ms')} cannot all hold: energy is power "
-            "times latency"
+            f"{_join_statements(said, 'energy_j', 'power_w', 'latency_ms')} cannot all hold: "
+            "energy is power times latency"
         )
 
 
 def _limits(name: str, quantity: str, given: Any, space: Space) -> tuple[float, float]:
+    """Return the lower and upper limit that a user specified, infinite for an open end."""
     if isinstance(given, str):
         if quantity not in (MEMORY, BOUND):
             raise ExploreError(f"{name} cannot be {given!r}", FORMS)
@@ -388,10 +398,10 @@ def _limits(name: str, quantity: str, given: Any, space: Space) -> tuple[float, 
         if low is None and high is None:
             raise ExploreError(f"{name} has no limit", FORMS)
         return (
-            -math.inf if low is None else _number(name, low),
-            math.inf if high is None else _number(name, high),
+            -math.inf if low is None else _finite_limit(name, low),
+            math.inf if high is None else _finite_limit(name, high),
         )
-    return -math.inf, _number(name, given)
+    return -math.inf, _finite_limit(name, given)
 
 
 def _slice_mb(name: str, space: Space) -> float:
@@ -412,24 +422,25 @@ def _slice_mb(name: str, space: Space) -> float:
     return min(found)
 
 
-def _number(name: str, given: Any) -> float:
+def _finite_limit(name: str, given: Any) -> float:
     if not is_finite(given):
         raise ExploreError(f"the limit of {name} is {given!r}", FORMS)
     return float(given)
 
 
-def _excess(value: float, most: float) -> float:
+def _relative_excess(value: float, most: float) -> float:
     """Return the excess of a value over its limit, relative to the limit unless that is 0."""
     return 0.0 if math.isinf(most) else (value - most) / (abs(most) or 1.0)
 
 
-def _over(number: float, by: float) -> float:
+def _quotient(number: float, by: float) -> float:
+    """Return number / by, with the limits 0 and infinity for `by` infinite and 0."""
     if math.isinf(by):
         return 0.0
     return number / by if by > 0 else math.inf
 
 
-def _both(said: Mapping[str, list[str]], *quantities: str) -> str:
+def _join_statements(said: Mapping[str, list[str]], *quantities: str) -> str:
     return ", ".join(text for quantity in quantities for text in said.get(quantity, ()))
 
 

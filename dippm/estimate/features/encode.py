@@ -1,15 +1,16 @@
-"""`encode`: a `ModelGraph` as tensors; the layout of every feature vector, and its version.
+"""Encoding of a `ModelGraph` as tensors: node features, edges, and features of the whole model.
 
-A node row is 32 wide, as in D3.5 §4.2: one-hot(operator class) ⊕ attributes ⊕ output shape.
+Sections: layout of every feature vector and its version; `encode` and `collate`; node features and
+adjacency; features of a whole model. A node row has 32 columns, as in D3.5 §4.2: one-hot(operator
+class) ⊕ attributes ⊕ output shape.
 
     columns   content
      0 – 15   one-hot of `OPERATOR_CLASSES`; column 0 is an unknown operator
     16 – 25   `ATTRIBUTE_COLUMNS`, log(1 + value), 0 where an operator has no such attribute
     26 – 31   `SHAPE_COLUMNS`: sizes of the first result and its element count, log(1 + size)
 
-The class of an operator stands in its row of the operator table, as `feature`. Any change of a
-column, of its meaning or of the class of an operator raises `FEATURE_VERSION`;
-checkpoints refuse another version.
+The operator table states the class of each operator, as `feature`. Any change of a column, of its
+meaning or of the class of an operator raises `FEATURE_VERSION`; checkpoints refuse other versions.
 """
 
 from __future__ import annotations
@@ -89,23 +90,25 @@ CONVOLUTIONS = frozenset(
 MAC_OPERATORS = frozenset(
     row.name for row in OPERATORS.values() if row.category == "compute" and row.kernel != "other"
 )
-"""Operators that equation 1 counts as multiply-accumulates. A fused attention is the two batched
-products that D3.5's IR would have shown."""
+"""Operators whose multiply-accumulates equation 1 counts.
+
+A fused attention counts as the two batched products that it has in D3.5's IR.
+"""
 
 
-# `encode`: a `ModelGraph` as tensors, node by node and as a whole; `collate`: several as one.
+# `encode` turns a graph into tensors; `collate` joins several graphs.
 
 
 @dataclass(frozen=True, slots=True)
 class GraphTensors:
-    """One model, or several side by side.
+    """Tensors of one model, or of several as one disconnected graph.
 
     Attributes:
         x: (N, 32) float32 node features.
         edge_index: (2, E) int64, producers and consumers.
         static: (G, 5) float32, equation 1, unscaled.
         batch: (N,) int64, the graph of each node; G is 1 for a single model.
-        version: feature layout.
+        version: version of the feature layout.
     """
 
     x: torch.Tensor
@@ -116,7 +119,7 @@ class GraphTensors:
 
     @property
     def num_graphs(self) -> int:
-        """G."""
+        """Number of graphs, G."""
         return self.static.shape[0]
 
     def to_data(self) -> Data:
@@ -193,9 +196,9 @@ def adjacency(graph: ModelGraph) -> torch.Tensor:
 
 
 def node_features(graph: ModelGraph) -> torch.Tensor:
-    """Return X, (N, 32) float32, laid out as `NODE_COLUMNS` says.
+    """Return X, (N, 32) float32, with the columns `NODE_COLUMNS`.
 
-    Every operator has a row. One without a known class has its one-hot in column 0.
+    Every operator has a row. Column 0 marks an operator without a known class.
     """
     import torch
 
@@ -204,34 +207,34 @@ def node_features(graph: ModelGraph) -> torch.Tensor:
     if count:
         classes = [CLASS_OF_OPERATOR.get(node.op, 0) for node in graph.nodes]
         features[np.arange(count), classes] = 1.0
-        sizes = np.array([_sizes(node) for node in graph.nodes], dtype=np.float64)
+        sizes = np.array([_node_quantities(node) for node in graph.nodes], dtype=np.float64)
         features[:, FIRST_ATTRIBUTE:] = np.log1p(np.maximum(sizes, 0.0))
     return torch.from_numpy(features)
 
 
-def _sizes(node: OpNode) -> tuple[float, ...]:
+def _node_quantities(node: OpNode) -> tuple[float, ...]:
     """Return the attribute and shape columns before the logarithm."""
     attributes = node.attributes
-    kernel = _spatial(attributes.get("kernel"))
-    stride = _spatial(attributes.get("strides"))
+    kernel = _height_width(attributes.get("kernel"))
+    stride = _height_width(attributes.get("strides"))
     shape = node.out_shapes[0] if node.out_shapes else ()
     elements = math.prod(shape)
     return (
         *kernel,
         *stride,
-        _total(attributes.get("padding")),
-        max(_spatial(attributes.get("dilation"))),
-        _total(attributes.get("groups", attributes.get("heads"))),
+        _sum_of(attributes.get("padding")),
+        max(_height_width(attributes.get("dilation"))),
+        _sum_of(attributes.get("groups", attributes.get("heads"))),
         node.macs / elements if elements else 0.0,
         node.param_bytes / _ITEM_BYTES.get(node.dtype, 4),
         sum(map(math.prod, node.in_shapes)),
-        *_padded(shape),
+        *_five_sizes(shape),
         elements,
     )
 
 
-def _spatial(value: Attribute | None) -> tuple[float, float]:
-    """Return height and width; of one number both, of three the last two."""
+def _height_width(value: Attribute | None) -> tuple[float, float]:
+    """Return height and width: a single number twice, the last two of three numbers."""
     match value:
         case int() | float():
             return float(value), float(value)
@@ -243,14 +246,14 @@ def _spatial(value: Attribute | None) -> tuple[float, float]:
             return 0.0, 0.0
 
 
-def _total(value: Attribute | None) -> float:
+def _sum_of(value: Attribute | None) -> float:
     if isinstance(value, tuple):
         return float(sum(value))
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _padded(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the first five sizes; what a longer shape has beyond goes into the fifth."""
+def _five_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return five sizes: a shorter shape padded with 0, further sizes multiplied into the fifth."""
     if len(shape) > _SIZES:
         shape = (*shape[: _SIZES - 1], math.prod(shape[_SIZES - 1 :]))
     return shape + (0,) * (_SIZES - len(shape))
@@ -283,10 +286,10 @@ WIDE_STATIC_COLUMNS = (
 
 
 def static_features(graph: ModelGraph) -> torch.Tensor:
-    """Return equation 1's five, (5,) float64: MACs, batch, convolutions, dense, ReLU.
+    """Return the features of equation 1, (5,) float64: MACs, batch, convolutions, dense, ReLU.
 
-    MACs are those of convolution, transposed convolution, dense and batched products only (a
-    fused attention is two of the latter). A model without one kind has 0 there.
+    MACs are those of convolutions, transposed convolutions, dense layers and batched products only
+    (a fused attention is two of the latter). The last three are numbers of operators.
     """
     import torch
 
@@ -301,9 +304,9 @@ def static_features(graph: ModelGraph) -> torch.Tensor:
 def wide_static_features(graph: ModelGraph) -> dict[str, float]:
     """Return totals of the model by name, in the order of `WIDE_STATIC_COLUMNS`.
 
-    Bytes are bytes, everything else is a count; nothing is scaled.
+    Nothing is scaled: sizes are in bytes, all others are counts.
     """
-    levels = _levels(graph)
+    levels = _depths(graph)
     counts = Counter(CLASS_OF_OPERATOR.get(node.op, 0) for node in graph.nodes)
     totals = (
         graph.batch,
@@ -333,7 +336,7 @@ def wide_static_features(graph: ModelGraph) -> dict[str, float]:
     return dict(zip(WIDE_STATIC_COLUMNS, map(float, values), strict=True))
 
 
-def _levels(graph: ModelGraph) -> list[int]:
+def _depths(graph: ModelGraph) -> list[int]:
     """Return per node the longest path to it, in operators (post-order makes one pass enough)."""
     levels = [1] * len(graph.nodes)
     for producer, consumer in graph.edges:

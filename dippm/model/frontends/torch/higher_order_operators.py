@@ -1,4 +1,4 @@
-"""Higher-order operators of an exported program → plain operators in one graph.
+"""Replacement of the higher-order operators of an exported program by plain operators.
 
 `torch.cond`, `scan`, `map` and similar operators contain graphs. If data decide which branch runs,
 the most expensive one is used, as in ONNX, TensorFlow and Paddle. A loop over the rows of a tensor
@@ -7,7 +7,8 @@ kind remain, as unknown operators.
 
 `torch.export` keeps the body of ``with torch.autocast(...)`` as an inner graph. The setting does
 not affect shapes, so the region is inlined. The function that modifies the scores of
-`flex_attention` is an inner graph as well, which its single kernel evaluates in place.
+`flex_attention` is an inner graph as well, which its single kernel evaluates in place: it is read
+as plain attention.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ from torch.nn.modules import transformer
 from dippm.model.frontends.torch.paths import path_of
 
 MAX_STEPS = 4200
-"""Maximum steps of one loop, as for TensorFlow; above four times the largest marker batch."""
+"""Maximum number of steps of a loop that is unrolled, as for TensorFlow.
+
+It exceeds four times the largest marker batch.
+"""
 MAX_OPERATIONS = 100_000
-"""Maximum operators of all unrolled loops of a model."""
+"""Maximum number of operators of all unrolled loops of a model."""
 BRANCH = "data decide which of {count} branches of {name} runs: the costliest was read"
 ROUND = "the loop {name} runs as long as its data say: one round of it was read"
 UNCOUNTED = "the loop {name} of {steps:,} steps is too long to be written out: it stands for one "
@@ -50,6 +54,13 @@ def unfold_control_flow(program: ExportedProgram) -> tuple[str, ...]:
 
 
 class _Unfolding:
+    """Replaces the higher-order operators of one program.
+
+    Attributes:
+        notes: notes on assumptions, in order and without duplicates.
+        left: number of operators that loops may still be unrolled to.
+    """
+
     def __init__(self) -> None:
         self.notes: dict[str, None] = {}
         self.left = MAX_OPERATIONS
@@ -65,15 +76,12 @@ class _Unfolding:
             if results is not None:
                 _replace(node, results)
         if found:
-            for node in [n for n in module.graph.nodes if n.op == "get_attr" and not n.users]:
-                module.graph.erase_node(node)
-            module.delete_all_unused_submodules()
-            module.recompile()
+            _remove_unused_graphs(module)
 
     def branch(self, place: _Region) -> list[Any] | None:
-        """Inline the branch with more arithmetic."""
+        """Inline the branch with the most arithmetic."""
         ways, operands = place.graphs, place.arguments[3]
-        chosen = max(ways, key=_work)
+        chosen = max(ways, key=_graph_work)
         self.notes[BRANCH.format(count=len(ways), name=place.name)] = None
         return place.copy(chosen, list(operands))
 
@@ -88,15 +96,19 @@ class _Unfolding:
     def scan(self, place: _Region) -> list[Any] | None:
         """Unroll a loop that carries states over the rows of tensors."""
         _, states, rows, others = place.arguments[:4]
-        return self._rows(place, list(states), list(rows), list(others))
+        return self._unroll_rows(place, list(states), list(rows), list(others))
 
     def map(self, place: _Region) -> list[Any] | None:
         """Unroll a function of each row."""
-        return self._rows(place, [], list(place.arguments[1]), list(place.arguments[2]))
+        return self._unroll_rows(place, [], list(place.arguments[1]), list(place.arguments[2]))
 
-    def _rows(
+    def _unroll_rows(
         self, place: _Region, states: list[Any], rows: list[Any], others: list[Any]
     ) -> list[Any] | None:
+        """Inline a body once per row; return the last states, then the stacked results.
+
+        None if the loop is empty or too long; a note then says that it is not counted.
+        """
         (body,), steps = place.graphs, int(rows[0].meta["val"].shape[0])
         size = steps * len(body.graph.nodes)
         if steps > MAX_STEPS or size > self.left or not steps:
@@ -114,7 +126,7 @@ class _Unfolding:
             results = place.copy(body, [*states, *given, *others])
             states = results[:carried]
             written.append(results[carried:])
-        values = list(_flat(place.node.meta["val"]))[carried:]
+        values = list(_flatten(place.node.meta["val"]))[carried:]
         stacked = [
             place.add(_ATEN.stack.default, (list(parts),), value)
             for parts, value in zip(zip(*written, strict=True), values, strict=True)
@@ -123,7 +135,7 @@ class _Unfolding:
 
     def region(self, place: _Region) -> list[Any] | None:
         """Inline a region."""
-        (body, *others), arguments = place.graphs, list(_flat(place.node.args))
+        (body, *others), arguments = place.graphs, list(_flatten(place.node.args))
         given = [a for a in arguments if isinstance(a, Node) and a.op != "get_attr"]
         formal = [n for n in body.graph.nodes if n.op == "placeholder"]
         if others or len(given) != len(formal):
@@ -164,18 +176,18 @@ class _Region:
         values: dict[Node, Any] = dict(zip(formal, given, strict=True))
         for node in inner.graph.nodes:
             if node.op == "output":
-                return [values.get(a, a) for a in _flat(node.args[0])]
+                return [values.get(a, a) for a in _flatten(node.args[0])]
             if node.op == "placeholder":
                 continue
             with self.module.graph.inserting_before(self.node):
                 made = self.module.graph.node_copy(node, values.__getitem__)
             made.meta.pop("custom", None)  # lifetimes of a single step are meaningless
             if node.op == "get_attr":
-                made.target = self._held(inner, str(node.target))
+                made.target = self._adopt_attribute(inner, str(node.target))
             values[node] = made
         return []
 
-    def _held(self, inner: GraphModule, name: str) -> str:
+    def _adopt_attribute(self, inner: GraphModule, name: str) -> str:
         """Move an attribute of the inner module to the outer one; return its name there."""
         value: Any = inner
         for step in name.split("."):
@@ -187,7 +199,16 @@ class _Region:
         return free
 
 
+def _remove_unused_graphs(module: GraphModule) -> None:
+    """Remove the inner graphs that no node refers to any more, and recompile."""
+    for node in [n for n in module.graph.nodes if n.op == "get_attr" and not n.users]:
+        module.graph.erase_node(node)
+    module.delete_all_unused_submodules()
+    module.recompile()
+
+
 def _replace(node: Node, results: list[Any]) -> None:
+    """Replace a node, or the items that are read of it, by results."""
     for user in list(node.users):
         if user.target is operator.getitem:
             index: Any = user.args[1]
@@ -204,22 +225,23 @@ def _is_higher_order(node: Node) -> bool:
 
 
 def _graphs(module: GraphModule, node: Node) -> Iterator[GraphModule]:
-    for argument in _flat((node.args, tuple(node.kwargs.values()))):
+    """Yield the inner graphs among the arguments of a node."""
+    for argument in _flatten((node.args, tuple(node.kwargs.values()))):
         if isinstance(argument, Node) and argument.op == "get_attr":
             part = getattr(module, str(argument.target), None)
             if isinstance(part, GraphModule):
                 yield part
 
 
-def _work(module: GraphModule) -> int:
-    """Estimate the arithmetic of a graph, only to compare branches."""
-    return sum(_of_node(node) for node in module.graph.nodes if node.op == "call_function")
+def _graph_work(module: GraphModule) -> int:
+    """Estimate the arithmetic of a graph in multiply-accumulates, only to compare branches."""
+    return sum(_node_work(node) for node in module.graph.nodes if node.op == "call_function")
 
 
-def _of_node(node: Node) -> int:
-    written = sum(_size(value) for value in _flat(node.meta.get("val")))
+def _node_work(node: Node) -> int:
+    written = sum(_size(value) for value in _flatten(node.meta.get("val")))
     name = str(getattr(node.target, "__name__", "")).partition(".")[0]
-    shapes = [_shape(argument) for argument in _flat(node.args) if isinstance(argument, Node)]
+    shapes = [_shape(argument) for argument in _flatten(node.args) if isinstance(argument, Node)]
     if "conv" in name and len(shapes) > 1:
         return written * prod(shapes[1][1:])
     if name in ("linear", "matmul", "mm", "bmm", "mv", "einsum") and shapes and shapes[0]:
@@ -242,18 +264,18 @@ def _size(value: Any) -> int:
     return prod(value.shape) if isinstance(value, torch.Tensor) else 0
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flatten(value: Any) -> Iterator[Any]:
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _flat(item)
+            yield from _flatten(item)
     else:
         yield value
 
 
-# Regions with a setting, and flex attention.
+# Regions of `torch.export` that only carry a setting, and flex attention.
 
 REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
-
+"""Operators of `torch.export` whose inner graph runs under a setting."""
 
 FLEX = (
     "flex_attention was read as attention to all positions: blocks that its mask leaves out are "
@@ -263,10 +285,10 @@ FLEX = (
 
 @contextmanager
 def autocast_without_data() -> Iterator[None]:
-    """Make torch's own layers run on meta tensors.
+    """Let torch's layers run on meta tensors within a block.
 
-    ``torch.autocast(x.device.type)`` opens a region there, and `nn.TransformerEncoder` skips the
-    check whether its mask is causal.
+    ``torch.autocast(x.device.type)`` accepts the device "meta", and `nn.TransformerEncoder` does
+    not read its mask to find out whether it is causal.
     """
     before, detect = torch.autocast.__init__, transformer._detect_is_causal_mask
 
@@ -292,7 +314,11 @@ def inline_regions(program: ExportedProgram) -> None:
 
 
 def with_plain_attention(program: ExportedProgram) -> tuple[str, ...]:
-    """Replace `flex_attention` by attention, in place; return notes for the user."""
+    """Replace `flex_attention` by plain attention, in place; return notes for the user.
+
+    Raises:
+        ValueError: if more than the first result of a call is read.
+    """
     graph = program.graph
     found = [node for node in graph.nodes if _called_name(node) == "flex_attention"]
     for node in found:
@@ -315,14 +341,12 @@ def with_plain_attention(program: ExportedProgram) -> tuple[str, ...]:
             graph.erase_node(user)
         graph.erase_node(node)
     if found:
-        for node in [n for n in graph.nodes if n.op == "get_attr" and not n.users]:
-            graph.erase_node(node)
-        program.graph_module.delete_all_unused_submodules()
-        program.graph_module.recompile()
+        _remove_unused_graphs(program.graph_module)
     return (FLEX,) if found else ()
 
 
 def _inline(module: torch.nn.Module) -> None:
+    """Inline the regions of a graph, innermost first; those with further inner graphs remain."""
     if not isinstance(module, GraphModule):
         return
     regions = [node for node in module.graph.nodes if _called_name(node) in REGIONS]
@@ -334,10 +358,7 @@ def _inline(module: torch.nn.Module) -> None:
         if isinstance(inner, GraphModule) and not _has_parts(inner):
             _inline_region(node, inner, node.args[place + 1 :])
     if regions:
-        for node in [n for n in module.graph.nodes if n.op == "get_attr" and not n.users]:
-            module.graph.erase_node(node)
-        module.delete_all_unused_submodules()
-        module.recompile()
+        _remove_unused_graphs(module)
 
 
 def _inline_region(node: Node, inner: GraphModule, arguments: tuple[Any, ...]) -> None:

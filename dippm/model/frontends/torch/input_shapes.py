@@ -1,9 +1,9 @@
-"""The shape of an input by its name and its model's configuration, and inputs to fall back on.
+"""Shapes of a model's inputs by name and configuration, and fallback inputs.
 
-The names are those of `forward` parameters in transformers, which are the same for all its models.
-Models that refuse the usual inputs of their kind may take a fallback: masks without padding,
-latents of a decoder, codebooks in addition to tokens, features stacked to the width of the first
-layer, an image that is half of a canvas.
+The names are those of `forward` parameters in transformers, which all of its models share.
+`input_shape` gives the usual shape of an input. A model that rejects its usual inputs may accept
+fallback inputs: masks without padding, latents of a decoder, codebooks in addition to tokens,
+features stacked to the width of the first layer, an image that is half of a canvas.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dippm.model.relax.raw_graph import InputValue
 if TYPE_CHECKING:
     import torch
 
+# Sizes that are chosen where the configuration states none.
+
 TOKENS = 128
 IMAGE = 224
 FRAMES = 16
@@ -31,10 +33,10 @@ DECISIONS = 20
 
 Shape = tuple[int, ...]
 Found = tuple[Shape, bool]
-"""A shape, and whether it was chosen here rather than stated by the configuration."""
+"""A shape without the batch, and whether it was chosen here rather than by the configuration."""
 
 SOUND = ("input_features", "input_values")
-"""Inputs that some models take with features before steps, and others in reverse."""
+"""Inputs whose axes are features, steps in some models, and steps, features in others."""
 
 COMPANIONS = frozenset(
     """
@@ -47,11 +49,14 @@ COMPANIONS = frozenset(
 
 
 def input_shape(name: str, config: Any) -> Found | None:
-    """Return the shape of an input without the batch, None if it is unknown.
+    """Return the shape of an input without the batch; None if it is unknown.
 
     Args:
         name: name of the parameter of `forward`.
         config: configuration of the model.
+
+    Returns:
+        The shape, and whether it was chosen here rather than by the configuration.
     """
     if name in _RULES:
         return _RULES[name](config)
@@ -66,7 +71,7 @@ def input_shape(name: str, config: Any) -> Found | None:
 
 
 def _tokens(config: Any, *, decoder: bool = False) -> int:
-    """Return the number of tokens for a model, within its own maximum."""
+    """Return the number of tokens for a model, at most the maximum of its configuration."""
     first = ("max_target_positions",) if decoder else ()
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
     return min(TOKENS, setting(config, *first, *names) or TOKENS)
@@ -102,13 +107,13 @@ def _image(config: Any) -> Found:
     if isinstance(size, int):
         size = (size, size)
     if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(s, int) for s in size):
-        height, width = (_cut(config, s) for s in size)
+        height, width = (_cropped_side(config, s) for s in size)
         return (channels, height, width), (height, width) != tuple(size)
     return (channels, IMAGE, IMAGE), True
 
 
-def _cut(config: Any, size: int) -> int:
-    """Return the side of an image that splits into windows of whole patches."""
+def _cropped_side(config: Any, size: int) -> int:
+    """Return the largest side of an image that divides into windows of whole patches."""
     windows, patch = setting(config, "num_windows"), setting(config, "patch_size")
     return size - size % (windows * patch) if windows and patch else size
 
@@ -130,7 +135,7 @@ def _sound_features(config: Any) -> Found | None:
     return (bins, 2 * steps), False
 
 
-def _waves(config: Any) -> Found:
+def _waveform(config: Any) -> Found:
     bins, length = setting(config, "num_mel_bins", "feature_size"), setting(config, "max_length")
     if hasattr(config, "patch_size") and bins and length:
         return (length, bins), False
@@ -138,30 +143,30 @@ def _waves(config: Any) -> Found:
     return (-(-SAMPLES // token) * token,), True
 
 
-def _steps_of_sound(config: Any) -> Found | None:
+def _sound_steps(config: Any) -> Found | None:
     found = _sound_features(config)
     return found and ((max(found[0][-2:]),), found[1])
 
 
 def _series(config: Any) -> Found | None:
-    return _stated(config, "context_length", "num_input_channels")
+    return _from_settings(config, "context_length", "num_input_channels")
 
 
 def _task(config: Any) -> Found | None:
-    return _stated(config, "task_seq_len")
+    return _from_settings(config, "task_seq_len")
 
 
 def _latent_rows(config: Any) -> Found | None:
-    return _stated(config, "max_position_embeddings", "d_model")
+    return _from_settings(config, "max_position_embeddings", "d_model")
 
 
-def _stated(config: Any, *names: str) -> Found | None:
+def _from_settings(config: Any, *names: str) -> Found | None:
     sizes = tuple(setting(config, name) for name in names)
     return (sizes, False) if all(sizes) else None
 
 
-def _rows(count: int, *names: str) -> Callable[[Any], Found | None]:
-    """Return the rule for this number of rows, with the width in a setting of these names."""
+def _rows_of_setting(count: int, *names: str) -> Callable[[Any], Found | None]:
+    """Return the rule for `count` rows whose width is the first of the named settings."""
 
     def rule(config: Any) -> Found | None:
         width = setting(config, *names)
@@ -170,7 +175,7 @@ def _rows(count: int, *names: str) -> Callable[[Any], Found | None]:
     return rule
 
 
-def _always(*shape: int) -> Callable[[Any], Found | None]:
+def _fixed_shape(*shape: int) -> Callable[[Any], Found | None]:
     return lambda _: (shape, True)
 
 
@@ -179,28 +184,28 @@ def _boxes(config: Any) -> Found:
 
 
 _RULES: dict[str, Callable[[Any], Found | None]] = {
-    "actions": _rows(DECISIONS, "act_dim"),
+    "actions": _rows_of_setting(DECISIONS, "act_dim"),
     "audio_mel": _sound_features,
-    "audio_mel_mask": _steps_of_sound,
+    "audio_mel_mask": _sound_steps,
     "bbox": _boxes,
-    "encoder_hidden_states": _rows(PATCHES, "encoder_hidden_size"),
+    "encoder_hidden_states": _rows_of_setting(PATCHES, "encoder_hidden_size"),
     "image": _image,
     "input_features": _sound_features,
-    "input_features_mask": _steps_of_sound,
-    "input_values": _waves,
+    "input_features_mask": _sound_steps,
+    "input_values": _waveform,
     "inputs": _latent_rows,
     "past_values": _series,
     "pixel_values": _images,
     "pixel_values_videos": _clips,
     "prompt_masks": _image,
     "prompt_pixel_values": _image,
-    "returns_to_go": _always(DECISIONS, 1),
-    "rewards": _always(DECISIONS, 1),
-    "states": _rows(DECISIONS, "state_dim"),
+    "returns_to_go": _fixed_shape(DECISIONS, 1),
+    "rewards": _fixed_shape(DECISIONS, 1),
+    "states": _rows_of_setting(DECISIONS, "state_dim"),
     "task_inputs": _task,
-    "timesteps": _always(DECISIONS),
-    "visual_feats": _rows(REGIONS, "visual_feat_dim"),
-    "visual_pos": _rows(REGIONS, "visual_pos_dim"),
+    "timesteps": _fixed_shape(DECISIONS),
+    "visual_feats": _rows_of_setting(REGIONS, "visual_feat_dim"),
+    "visual_pos": _rows_of_setting(REGIONS, "visual_pos_dim"),
 }
 
 _PARTS = (
@@ -243,13 +248,16 @@ MEL_BINS = 128
 FLOWS = 50
 STEPS = 1024
 MOST_NUMBERS = 1024
+"""Maximum number of elements of a mask of ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackInputs:
-    """Sizes without the batch by input name, and values of the inputs with known numbers.
+    """Inputs that a module may accept.
 
-    With values, the sizes are complete, with a batch of one.
+    Attributes:
+        shapes: shape by input name, without the batch; if there are values, with a batch of 1.
+        values: contents of the inputs that are given as numbers, with a batch of 1.
     """
 
     shapes: Mapping[str, Shape]
@@ -259,13 +267,13 @@ class FallbackInputs:
 def fallback_inputs(
     module: torch.nn.Module, config: Any, names: list[str], required: Collection[str]
 ) -> Iterator[FallbackInputs]:
-    """Yield inputs that a module may accept, most likely first; none if nothing suggests any.
+    """Yield inputs that a module may accept, the most likely first.
 
     Args:
         module: any module.
         config: configuration of the module.
-        names: names of its parameters of `forward`.
-        required: names of those without a default.
+        names: names of the parameters of its `forward`.
+        required: names of the parameters without a default.
     """
     main = getattr(module, "main_input_name", None)
     base = [main] if isinstance(main, str) and main in names else []
@@ -282,16 +290,16 @@ def fallback_inputs(
             continue
         known = {name: shape for name, shape in shapes.items() if shape is not None}
         held = [name for name in known if name in _MASKS]
-        ways = list(_ways(module, config, known))
+        ways = list(_size_variants(module, config, known))
         yield from map(FallbackInputs, ways)
         for sizes in ways if held else ():
             yield from _with_full_masks(sizes, held)
 
 
-def _ways(
+def _size_variants(
     module: torch.nn.Module, config: Any, sizes: dict[str, Shape]
 ) -> Iterator[dict[str, Shape]]:
-    """Yield sizes, and variants of them for some kinds of modules."""
+    """Yield the sizes, then variants of them that some kinds of modules expect."""
     yield sizes
     if "pixel_values" in sizes and len(sizes["pixel_values"]) == 3:
         if "prompt_pixel_values" in sizes:
@@ -302,7 +310,7 @@ def _ways(
     for name in _FALLBACK_SOUND & sizes.keys():
         shape = sizes[name]
         yield {**sizes, name: (*shape[:-2], *reversed(shape[-2:]))}
-        times = _stacked_by(module, shape[-1])
+        times = _stacked_steps(module, shape[-1])
         if times > 1:
             yield {**sizes, name: (*shape[:-2], shape[-2] // times, shape[-1] * times)}
     if "input_values" in sizes and len(sizes["input_values"]) == 1:
@@ -313,19 +321,24 @@ def _ways(
 
 
 def _with_full_masks(sizes: dict[str, Shape], masks: list[str]) -> Iterator[FallbackInputs]:
-    """Yield complete sizes with masks of ones, for modules that read the length of a sequence."""
-    if all(_count(sizes[name]) <= MOST_NUMBERS for name in masks):
+    """Yield shapes with a batch of 1 and masks of ones.
+
+    Modules that read the length of a sequence from its mask need the contents of the mask.
+    """
+    if all(_element_count(sizes[name]) <= MOST_NUMBERS for name in masks):
         whole = {name: (1, *shape) for name, shape in sizes.items() if name not in masks}
         yield FallbackInputs(whole, {name: _ones((1, *sizes[name])) for name in masks})
 
 
 def with_full_masks(inputs: InputSpec) -> InputSpec | None:
-    """Return one sample of these inputs, with masks of ones; None without such masks."""
+    """Return one sample of these inputs with masks of ones; None if they have no such masks."""
     one = {"bool": True, "float": 1.0}
     masks = {
         name: _ones((1, *shape), one.get(inputs.kinds.get(name, ""), 1))
         for name, shape in inputs.shapes.items()
-        if name.endswith("mask") and name not in inputs.batch_axes and _count(shape) <= MOST_NUMBERS
+        if name.endswith("mask")
+        and name not in inputs.batch_axes
+        and _element_count(shape) <= MOST_NUMBERS
     }
     if not masks or any(axis is not None for axis in inputs.batch_axes.values()):
         return None
@@ -339,17 +352,17 @@ def with_full_masks(inputs: InputSpec) -> InputSpec | None:
 
 
 def packed_image(config: Any, names: Collection[str], main: object) -> Iterator[FallbackInputs]:
-    """Yield a square image as a sequence of patches, with its rows and columns as numbers.
+    """Yield a square image as a sequence of patches, with the patch grid as numbers.
 
     Args:
         config: configuration of the model.
-        names: names of its parameters of `forward`.
+        names: names of the parameters of its `forward`.
         main: name of its main input.
     """
     patch, channels = setting(config, "patch_size"), setting(config, "num_channels") or 3
     if patch is None or "pixel_values" not in names:
         return
-    text = {"input_ids": (1, *_texts(config)[0])} if main == "input_ids" in names else {}
+    text = {"input_ids": (1, *_token_shape(config)[0])} if main == "input_ids" in names else {}
     if "spatial_shapes" in names:
         side = isqrt(setting(config, "num_patches") or 256)
         sizes = {"pixel_values": (1, side * side, channels * patch * patch)}
@@ -374,8 +387,8 @@ def _fallback_shape(name: str, config: Any) -> Shape | None:
     return found[0] if found is not None else None
 
 
-def _stacked_by(module: torch.nn.Module, width: int) -> int:
-    """Return the number of steps that the first layer of a module takes as one."""
+def _stacked_steps(module: torch.nn.Module, width: int) -> int:
+    """Return the number of consecutive steps that the first layer of a module takes as one."""
     first = next((part for part in module.modules() if list(part.parameters(recurse=False))), None)
     wanted = getattr(first, "in_features", None)
     return wanted // width if isinstance(wanted, int) and width and wanted % width == 0 else 1
@@ -386,25 +399,25 @@ def _upper_half(shape: Shape) -> Shape:
     return channels, height // 2, width
 
 
-def _count(shape: Shape) -> int:
-    return shape[0] * _count(shape[1:]) if shape else 1
+def _element_count(shape: Shape) -> int:
+    return shape[0] * _element_count(shape[1:]) if shape else 1
 
 
 def _ones(shape: Shape, one: float = 1) -> InputValue:
     return tuple(_ones(shape[1:], one) for _ in range(shape[0])) if shape else one
 
 
-def _texts(config: Any) -> Found:
+def _token_shape(config: Any) -> Found:
     found = input_shape("input_ids", config)
     assert found is not None
     return found
 
 
 def _images_of_text(config: Any) -> Found:
-    return (*_texts(config)[0], 1), True
+    return (*_token_shape(config)[0], 1), True
 
 
-def _wide(count: int) -> Callable[[Any], Found | None]:
+def _hidden_rows(count: int) -> Callable[[Any], Found | None]:
     def rule(config: Any) -> Found | None:
         inner = getattr(config, "dit_config", config)
         width = setting(inner, "hidden_size")
@@ -433,7 +446,7 @@ def _patched_series(config: Any) -> Found | None:
     return ((max(min(length, STEPS) // patch, 1) * patch,), True) if length and patch else None
 
 
-def _context(config: Any) -> Found | None:
+def _target_layers(config: Any) -> Found | None:
     width, layers = setting(config, "hidden_size"), getattr(config, "target_layer_ids", None)
     return ((TOKENS, width * len(layers)), True) if width and layers else None
 
@@ -444,21 +457,21 @@ def _noise(config: Any) -> Found | None:
 
 
 _FALLBACK_RULES: dict[str, Callable[[Any], Found | None]] = {
-    "action_embeds": _wide(FLOWS),
-    "attention_mask": _texts,
-    "classes_attention_mask": _texts,
-    "context_hidden_states": _context,
-    "decoder_attention_mask": _texts,
+    "action_embeds": _hidden_rows(FLOWS),
+    "attention_mask": _token_shape,
+    "classes_attention_mask": _token_shape,
+    "context_hidden_states": _target_layers,
+    "decoder_attention_mask": _token_shape,
     "freq": lambda _: ((1,), True),
-    "hidden_states": _wide(TOKENS),
+    "hidden_states": _hidden_rows(TOKENS),
     "image_attention_mask": _images_of_text,
-    "image_embeds_position_mask": _texts,
+    "image_embeds_position_mask": _token_shape,
     "input_features": _any_sound_features,
     "latents": _latents,
     "noise_embeds": _noise,
     "past_values": _patched_series,
     "past_values_padding": _patched_series,
-    "tasks_attention_mask": _texts,
+    "tasks_attention_mask": _token_shape,
 }
 
 _MASKS = frozenset(

@@ -1,4 +1,9 @@
-"""`Tracing`: the interface of a trace of an ONNX graph, its tensors, steps, blocks and errors."""
+"""Data structures and interface of a trace of an ONNX graph.
+
+A `Trace` consists of `Tensor`s and `TracedStep`s. Handlers of operators see the tracer as
+`Tracing`. A `Block` is a graph or inner graph of the file, parsed once; `path_of` finds the module
+that an operator belongs to.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from dippm.errors import ConversionError, ModelFileError
 from dippm.model.relax.onnx.fold import NUMPY_TYPES, Array
 
 MAX_KNOWN_ELEMENTS = 1024
-"""Maximum elements of known contents; larger ones are weights or index tables."""
+"""Maximum number of elements of a tensor with known contents; larger ones are weights or tables."""
 
 MAX_SIZES = 16
 """Maximum length of a list of sizes or axes."""
@@ -65,7 +70,7 @@ class UnsupportedError(Exception):
 
 @dataclass(slots=True)
 class Tensor:
-    """One value.
+    """A value of a trace with its static shape.
 
     Attributes:
         name: unique name in the graph.
@@ -144,7 +149,7 @@ def stored_tensor(tensor: onnx.TensorProto) -> Tensor:
     data = None
     if _has_contents(tensor, size):
         try:
-            data = _plain(numpy_helper.to_array(tensor), tensor.data_type)
+            data = _as_numpy(numpy_helper.to_array(tensor), tensor.data_type)
         except Exception as error:
             raise ModelFileError(
                 f"ONNX tensor {tensor.name!r} cannot be read: {error}",
@@ -156,8 +161,8 @@ def stored_tensor(tensor: onnx.TensorProto) -> Tensor:
     )
 
 
-def _plain(data: Array, element_type: int) -> Array | None:
-    """Return data in a NumPy type; None for floats of less than 16 bits."""
+def _as_numpy(data: Array, element_type: int) -> Array | None:
+    """Return data in a NumPy type, bfloat16 as float32; None for floats of less than 16 bits."""
     if element_type == TensorProto.BFLOAT16:
         bits = data.astype(np.uint16) if data.dtype.fields else data.view(np.uint16)
         return (bits.astype(np.uint32) << 16).view(np.float32)
@@ -169,7 +174,11 @@ def _has_contents(tensor: onnx.TensorProto, size: int) -> bool:
 
 
 def constant(node: onnx.NodeProto) -> Tensor:
-    """Return the tensor of a `Constant` node."""
+    """Return the tensor of a `Constant` node.
+
+    Raises:
+        UnsupportedError: if the constant is sparse or text.
+    """
     name, attribute = node.output[0], node.attribute[0]
     if attribute.name == "sparse_value":
         raise UnsupportedError(node, "sparse constants are not supported")
@@ -223,7 +232,7 @@ def may_be_sizes(tensor: Tensor, marker: int) -> bool:
 
 
 def how_to_give_values(inputs: Sequence[Tensor]) -> str:
-    """Return a hint on how to give the values of these inputs."""
+    """Return a hint with an example of how to specify the values of these inputs."""
     ordered = sorted(inputs, key=lambda t: t.name)
     text = ";".join(f"{t.name}=value:{_example(t)}" for t in ordered)
     return f'Say what it holds, for instance input="{text}" beside the sizes of other inputs.'
@@ -274,7 +283,7 @@ class Tracing(Protocol):
         """Trace an operator that is not in the file; return its results."""
 
     def opset(self) -> int:
-        """Opset of the operators that `apply` writes."""
+        """Return the opset version of the operators that `apply` adds."""
 
     def is_read(self, name: str) -> bool:
         """Return whether an operator or the model's results read a name."""
@@ -286,14 +295,14 @@ class Tracing(Protocol):
         """Return the inputs that tensors depend on and that may contain sizes or axes."""
 
 
-# A graph or inner graph of an ONNX file, parsed once for all its runs.
+# Blocks: a loop traces its body once per iteration, so a graph is parsed once for all of them.
 
 
 class Block:
     """The nodes of one graph with their attributes, and its stored tensors.
 
     Attributes:
-        graph: the graph in the file.
+        graph: graph as it is in the file.
         nodes: nodes with their attributes as Python values; inner graphs as blocks.
         stored: initializers and constants by name.
     """
@@ -315,7 +324,7 @@ class Block:
                 self.stored[node.output[0]] = constant(node)
             else:
                 attributes = {a.name: plain_attribute(a) for a in node.attribute}
-                self.nodes.append((node, {k: _read(v) for k, v in attributes.items()}))
+                self.nodes.append((node, {k: _parse_inner_graph(v) for k, v in attributes.items()}))
 
     def count(self) -> int:
         """Return the number of operators, including inner graphs."""
@@ -333,20 +342,22 @@ class Block:
         return names
 
 
-def _read(value: Any) -> Any:
+def _parse_inner_graph(value: Any) -> Any:
     return Block(value) if isinstance(value, onnx.GraphProto) else value
 
 
-# The module path of an operator, from the traces that exporters leave.
-
+# The module path of an operator, from the hints that exporters leave.
+#
 # PyTorch's exporter writes scopes into the node's metadata; its predecessor put them in the node's
 # name ("/layer1/layer1.0/conv1/Conv"); before that only weights had them ("layer1.0.conv1.weight").
 # Other exporters name nodes by their own rules, and that name is the path.
 
 
 SCOPES = "pkg.torch.onnx.name_scopes"
+"""Metadata key of the scopes of a node."""
 REWRITTEN = "pkg.onnxscript.rewriter.rule_name"
-"""Mark of merged operators, which have the scope of the last: a convolution that of its norm."""
+"""Metadata key of merged operators, which have the scope of the last one: a convolution that is
+merged with a normalisation has the scope of the normalisation."""
 LONGEST_NAME = 4096
 """Maximum length of a name that is parsed."""
 _WEIGHT = re.compile(r"(.+)\.(weight|bias|running_mean|running_var|[wb]_\d+)")

@@ -1,8 +1,9 @@
-"""Static values of TensorFlow tensors: shape arithmetic, and tensor lists with known contents.
+"""Static values of TensorFlow tensors, and replacement of tensor lists with known contents.
 
-Shape arithmetic is evaluated without a session. TensorFlow's loops read rows from a list and write
-rows to another one: after unrolling, each list is known element by element. Reading an element is a
-slice of the list's source or the tensor that was written, and stacking is a `Pack`.
+`Statics` evaluates shape arithmetic without a session. TensorFlow's loops read rows from a list and
+write rows to another one: after unrolling, each list is known element by element.
+`list_replacements` replaces the read of an element by a slice of the list's source or by the tensor
+that was written, and stacking by a `Pack`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 MAX_ELEMENTS = 1 << 16
+"""Maximum number of elements of a tensor that is evaluated."""
 MAX_LIST_ELEMENTS = 1 << 16
+"""Maximum number of elements of a list that is tracked."""
 Array = np.ndarray[Any, Any]
 
 _FOLDED: dict[str, Callable[..., Array]] = {
@@ -60,14 +63,14 @@ class Statics:
     """Evaluates tensors that do not depend on data, with a cache.
 
     Args:
-        known: values of tensors that are given from outside, by name.
+        known: values of tensors that cannot be evaluated here, by name.
     """
 
     def __init__(self, known: Mapping[str, Array] | None = None) -> None:
         self.known: dict[str, Array | None] = dict(known or {})
 
     def value(self, tensor: tf.Tensor) -> Array | None:
-        """Return a tensor's value, None if it is unknown or large."""
+        """Return a tensor's value; None if it is unknown or large."""
         if tensor.name not in self.known:
             self.known[tensor.name] = None
             elements = tensor.shape.num_elements()
@@ -100,7 +103,7 @@ class Statics:
 
     @staticmethod
     def _and(sides: list[Array | None]) -> Array | None:
-        """Evaluate a logical and, for which one false side suffices."""
+        """Evaluate a logical conjunction, which a single false operand decides."""
         if any(side is not None and side.size == 1 and not side for side in sides):
             return np.asarray(False)
         left, right = sides
@@ -126,7 +129,7 @@ class Statics:
         return x[start : stop : int(strides[0])]
 
 
-# Tensor lists with known contents → the tensors themselves.
+# Tensor lists with known contents, replaced by the tensors themselves.
 
 
 class Nodes(Protocol):
@@ -143,7 +146,13 @@ class Nodes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """Elements of a list in order: a tensor, a row of `source`, or None if not written yet."""
+    """Contents of a tensor list.
+
+    Attributes:
+        items: elements in order: the name of a tensor, the number of a row of `source`, or None for
+            one that is not written yet.
+        source: name of the tensor that the list was made from; "" if it was made empty.
+    """
 
     items: tuple[str | int | None, ...]
     source: str = ""
@@ -170,6 +179,15 @@ def list_replacements(graph: tf.Graph, nodes: Nodes) -> dict[str, str]:
 
 
 class _Reader:
+    """Follows the lists of a graph and adds replacements.
+
+    Attributes:
+        nodes: interface for adding nodes to the graph.
+        statics: evaluator of shape arithmetic.
+        lists: contents of known lists, by the name of the tensor that refers to them.
+        replaced: replacement by the name of the replaced tensor.
+    """
+
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
         self.statics = Statics()
@@ -184,7 +202,7 @@ class _Reader:
         return int(value) if value is not None and value.size == 1 else None
 
     def element(self, known: _List, index: int, operation: tf.Operation) -> str | None:
-        """Return the tensor of a list element, None if it is unknown."""
+        """Return the tensor of a list element; None if it is unknown."""
         item = known.items[index]
         if isinstance(item, str):
             return item
@@ -278,18 +296,19 @@ def _get(reader: _Reader, operation: tf.Operation) -> None:
 def _stack(reader: _Reader, operation: tf.Operation) -> None:
     known = reader.list_of(operation)
     if known is not None:
-        _together(reader, operation, known, range(len(known.items)))
+        _read_elements(reader, operation, known, range(len(known.items)))
 
 
 def _gather(reader: _Reader, operation: tf.Operation) -> None:
     known, indices = reader.list_of(operation), reader.statics.value(operation.inputs[1])
     if known is not None and indices is not None:
-        _together(reader, operation, known, [int(i) for i in indices.reshape(-1)])
+        _read_elements(reader, operation, known, [int(i) for i in indices.reshape(-1)])
 
 
-def _together(
+def _read_elements(
     reader: _Reader, operation: tf.Operation, known: _List, indices: Sequence[int]
 ) -> None:
+    """Replace a read of several elements: by the list's source if it reads all of its rows."""
     if not indices or not all(0 <= i < len(known.items) for i in indices):
         return
     whole = list(indices) == list(range(len(known.items)))
@@ -336,3 +355,4 @@ _HANDLERS: dict[str, Callable[[_Reader, tf.Operation], None]] = {
     "TensorListLength": _length,
     "TensorListResize": _resize,
 }
+"""Function that follows an operation on a list, by operation type."""

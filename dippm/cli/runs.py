@@ -1,4 +1,4 @@
-"""`dippm runs`, `compare-run`, `export-trace`, `verify-trace` and `import`: runs of the store."""
+"""`dippm runs`, `compare-run`, `export-trace`, `verify-trace`, `import`: runs in the run store."""
 
 from __future__ import annotations
 
@@ -130,6 +130,7 @@ def runs(
 
 
 def _say_replayed(document: dict[str, Any]) -> None:
+    """Print which runs of the spool were added to the store, still wait, or are under way."""
     for word, found in document.items():
         if isinstance(found, dict):
             for path, reason in found.items():
@@ -142,6 +143,7 @@ def _say_replayed(document: dict[str, Any]) -> None:
 
 
 EARLIER = 1000
+"""Maximum number of recent runs that a run is compared with."""
 
 
 def compare_run(
@@ -185,7 +187,7 @@ def compare_run(
 ) -> None:
     """Compare latency, energy and memory of a run's steps with the prediction stored with it."""
     if co_located:
-        _co_located(uuid, alone or [], span=span, idle_w=idle_w, store=store, json=json)
+        _compare_co_located(uuid, alone or [], span=span, idle_w=idle_w, store=store, json=json)
         return
     if alone or idle_w is not None:
         raise typer.BadParameter("--alone and --idle-w require --co-located")
@@ -220,7 +222,7 @@ def compare_run(
         say(f"   {HINT}")
 
 
-def _co_located(
+def _compare_co_located(
     uuid: str,
     alone: list[str],
     *,
@@ -229,7 +231,7 @@ def _co_located(
     store: str | None,
     json: bool,
 ) -> None:
-    """Show the slowdown of co-located runs."""
+    """Print the slowdown of co-located runs compared with runs alone."""
     with errors_reported(as_json=json):
         from dippm.runs.colocation.predicted_slowdowns import predict_slowdowns
         from dippm.runs.colocation.slowdown import DOCUMENT, slowdown
@@ -281,7 +283,7 @@ def export_trace(
         except OSError as error:
             hint = "Give another file: out=trace.json."
             raise RunError(f"{out} cannot be written: {error.strerror}", hint) from error
-    say(_counts_of_trace(str(out), found))
+    say(_trace_counts(str(out), found))
 
 
 def verify_trace(
@@ -302,10 +304,10 @@ def verify_trace(
     if json:
         print_json("verify-trace", found)
     else:
-        say(_counts_of_trace(str(file), found))
+        say(_trace_counts(str(file), found))
 
 
-def _counts_of_trace(file: str, found: dict[str, int]) -> str:
+def _trace_counts(file: str, found: dict[str, int]) -> str:
     counts = f"{found['spans']} spans, {found['counters']} counters with {found['values']} values"
     return f"{printable(file)}: {counts}, {found['absences']} absences"
 

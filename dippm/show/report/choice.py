@@ -1,4 +1,4 @@
-"""A choice, or a request that follows from one, in the terminal and as a page."""
+"""Reports on choices and on resource requests: terminal tables, and pages with charts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,15 @@ from dippm.show.report.tables import Column, TerminalTable
 if TYPE_CHECKING:
     from dippm.decide.scheduling import ResourceRequest
 
+# A choice in the terminal.
+
+
 MOST_ROWS = 12
+"""Default number of rows of a ranking."""
 MOST_REMARKS = 10
+"""Maximum number of warnings that are listed."""
 MOST_NAMED = 4
+"""Maximum number of places that one line names."""
 LEAST_COST = 1e-3
 """Cost of a batch below which costs are given per million batches."""
 LABELS = {
@@ -45,12 +51,12 @@ LABELS = {
 def choice_parts(
     choice: Choice, *, top: int = MOST_ROWS, slices: bool = False
 ) -> Iterator[AnswerPart]:
-    """Yield the ranking, highlights, and the command that checks the best place.
+    """Yield the ranking, highlights, and the prediction for the best place.
 
     Args:
         choice: result of `choose` or `smallest_slice`.
         top: number of rows of the ranking.
-        slices: list the slices of a GPU by size instead, with the one to take.
+        slices: whether to list the slices of a GPU by size instead, with the one to take.
     """
     yield slice_table(choice) if slices else choice_table(choice, top)
     said = remarks(choice, len(choice.contenders) if slices else top)
@@ -104,11 +110,15 @@ def choice_table(choice: Choice, most: int) -> TerminalTable:
     for c in shown:
         cells = [str(ranks.get(id(c), "–")), c.name, *[f"{c.batch:,}"] * several]
         latency = c.estimate("latency_ms")
-        cells += [_value(latency), _between(latency), _value(c.estimate("samples_per_s"))]
-        cells += [_value(c.estimate("energy_per_sample_j"))]
-        cells += [_value(c.estimate("cost_per_million"))] * choice.priced
-        cells += [_value(c.estimate("carbon_per_million_g"))] * choice.emits
-        cells += [_value(c.estimate("memory_mb")), largest(c)]
+        cells += [
+            _value_text(latency),
+            _interval_text(latency),
+            _value_text(c.estimate("samples_per_s")),
+        ]
+        cells += [_value_text(c.estimate("energy_per_sample_j"))]
+        cells += [_value_text(c.estimate("cost_per_million"))] * choice.priced
+        cells += [_value_text(c.estimate("carbon_per_million_g"))] * choice.emits
+        cells += [_value_text(c.estimate("memory_mb")), largest(c)]
         cells += [percent(c.probability_first)] * sure + [choice.reason(c) or ""] * reasons
         rows.append(cells)
     return TerminalTable(columns, rows, " " + choice.title, " " + choice.footer)
@@ -141,8 +151,8 @@ def slice_table(choice: Choice) -> TerminalTable:
                 else "whole GPU",
                 f"{c.capacity_mb:,}" if known else "–",
                 "–" if bound_mb is None else show(bound_mb),
-                _value(latency),
-                _between(latency),
+                _value_text(latency),
+                _interval_text(latency),
                 largest(c),
                 str(c.copies) if known else "–",
                 verdict,
@@ -152,9 +162,9 @@ def slice_table(choice: Choice) -> TerminalTable:
 
 
 def remarks(choice: Choice, most: int) -> Iterator[str]:
-    """Yield highlights, what is not shown, and warnings about the highlights."""
+    """Yield highlights, the number of rows that are not shown, and warnings of the highlights."""
     if choice.by != "size":
-        yield from _standing_out(choice)
+        yield from _highlights(choice)
     hidden = choice.contenders[most:]
     if hidden:
         out = sum(choice.reason(c) is not None for c in hidden)
@@ -168,7 +178,7 @@ def remarks(choice: Choice, most: int) -> Iterator[str]:
 
 
 def advice(choice: Choice) -> Iterator[str]:
-    """Yield the slice to take, and what it leaves of the GPU."""
+    """Yield the slice to take, and the compute slices of the GPU that it leaves idle."""
     best = choice.best
     if best is None:
         return
@@ -207,7 +217,7 @@ def percent(probability: float | None) -> str:
     return "> 99 %" if probability > 0.99 else f"{100 * probability:.0f} %"
 
 
-def _standing_out(choice: Choice) -> Iterator[str]:
+def _highlights(choice: Choice) -> Iterator[str]:
     best = choice.best
     if best is not None:
         chance = percent(best.probability_first)
@@ -216,11 +226,11 @@ def _standing_out(choice: Choice) -> Iterator[str]:
         yield f" best          {printable(best.name)}{at}: the first with a probability of {chance}"
         if choice.best_ties:
             tied = [c.name for c in choice.best_ties]
-            yield f" same place    {_first_few(tied)}: predicted alike"
+            yield f" same place    {_join_names(tied)}: predicted alike"
         if choice.rivals:
             chances = [f"{c.name} {percent(c.probability_first)}" for c in choice.rivals]
             why = "ranked by what is predicted, they differ by less than its errors"
-            yield f" as likely     {_first_few(chances)}: {why}"
+            yield f" as likely     {_join_names(chances)}: {why}"
     for label, c, name in (
         ("fastest", choice.fastest, "samples_per_s"),
         ("most frugal", choice.most_frugal, "energy_per_sample_j"),
@@ -245,22 +255,26 @@ def _standing_out(choice: Choice) -> Iterator[str]:
         yield printable(f" {count} on {best.name} {verb} {value:.3g}{currency}{of_epoch}")
 
 
-def _first_few(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return printable(", ".join(names[:MOST_NAMED])) + more
 
 
-def _value(estimate: Estimate | None) -> str:
+def _value_text(estimate: Estimate | None) -> str:
     return cell_text(estimate and estimate.value)
 
 
-def _between(estimate: Estimate | None) -> str:
+def _interval_text(estimate: Estimate | None) -> str:
     return between(estimate.interval.low, estimate.interval.high) if estimate else ""
+
+
+# A choice as a page.
 
 
 LABEL_SIZE = (0.3, 0.08)
 """Width and height of a label relative to the plot, on a phone."""
 SAME = (0.005, 0.005)
+"""Distance on either axis, as a difference of logarithms, below which points share a label."""
 SIDES = ("top right", "bottom right", "top left", "bottom left")
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
 
@@ -326,17 +340,19 @@ def front_figure(choice: Choice) -> Any:
     for name, group in groups.items():
         known = [c for c in group if choice.position(c) is not None]
         if known:
-            figure.add_scatter(**_points(choice, known, name, colours[name]))
-    x, y = (_title(choice, name) for name in choice.axes)
+            figure.add_scatter(**_scatter_trace(choice, known, name, colours[name]))
+    x, y = (_axis_title(choice, name) for name in choice.axes)
     places = [at for c in choice.contenders if (at := choice.position(c)) is not None]
     figure.update_xaxes(title=x, **log_ticks(at[0] for at in places))
     figure.update_yaxes(title=y, **log_ticks(at[1] for at in places))
     return apply_style(figure, 560)
 
 
-def _points(choice: Choice, group: Sequence[Contender], name: str, colour: str) -> dict[str, Any]:
-    """Return a trace of places; steps connect those on the front."""
-    labels, sides = _labels(choice, group)
+def _scatter_trace(
+    choice: Choice, group: Sequence[Contender], name: str, colour: str
+) -> dict[str, Any]:
+    """Return a scatter trace of places; a step line connects those on the Pareto front."""
+    labels, sides = _place_labels(choice, group)
     values: dict[str, list[float]] = {}
     errors: dict[str, dict[str, Any]] = {}
     for axis, column in zip("xy", choice.axes, strict=True):
@@ -365,12 +381,12 @@ def _points(choice: Choice, group: Sequence[Contender], name: str, colour: str) 
         "textposition": sides,
         "textfont": {"size": 10},
         "name": name,
-        "hovertext": [_hover(choice, c) for c in group],
+        "hovertext": [_hover_text(choice, c) for c in group],
         "hovertemplate": "%{hovertext}<extra></extra>",
     }
 
 
-def _labels(choice: Choice, group: Sequence[Contender]) -> tuple[list[str], list[str]]:
+def _place_labels(choice: Choice, group: Sequence[Contender]) -> tuple[list[str], list[str]]:
     """Return label and side of each place such that labels of neighbours do not overlap.
 
     Places at one position share a label.
@@ -398,22 +414,25 @@ def _are_close(one: Sequence[float], other: Sequence[float], reach: Sequence[flo
     return all(abs(log(a / b)) <= near for a, b, near in zip(one, other, reach, strict=True))
 
 
-def _hover(choice: Choice, c: Contender) -> str:
+def _hover_text(choice: Choice, c: Contender) -> str:
     lines = [c.name]
     for column in (*LABELS, "power_w", "memory_mb"):
         found = c.estimate(column)
         if found is not None:
-            lines.append(f"{_title(choice, column)}: {show(found.value)}")
+            lines.append(f"{_axis_title(choice, column)}: {show(found.value)}")
     if c.probability_first is not None:
         lines.append(f"really the first: {percent(c.probability_first)}")
     lines.append(choice.reason(c) or "")
     return "<br>".join(escape(printable(line)) for line in lines if line)
 
 
-def _title(choice: Choice, column: str) -> str:
+def _axis_title(choice: Choice, column: str) -> str:
     if column == "cost_per_million":
         return cost_label(choice)
     return LABELS.get(column) or {"power_w": "power W", "memory_mb": "memory MB"}[column]
+
+
+# Resource requests.
 
 
 def request_parts(request: ResourceRequest) -> Iterator[AnswerPart]:

@@ -1,4 +1,8 @@
-"""One or several predictions, and what follows from one, in the terminal and as a page."""
+"""Reports on predictions, in the terminal and as pages.
+
+Sections: comparisons in the terminal; pages of a prediction and of a comparison; the memory check
+of `fits`; running costs.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,10 @@ RANKS = {"power_w": 4, "energy_j": 3, "mig": 1}
 INTERVALS = {"memory_mb": ("memory 90 %", 5), "latency_ms": ("latency 90 %", 2)}
 """Header and rank of the intervals in a terminal; pages and files have all intervals."""
 MOST_REMARKS = 20
+"""Maximum number of different warnings that are listed."""
+
+
+# Comparisons in the terminal.
 
 
 def comparison_parts(comparison: Comparison) -> Iterator[AnswerPart]:
@@ -114,8 +122,11 @@ def _target_cells(row: Mapping[str, Any], target: str) -> list[str]:
     return [cell_text(row[target]), *[ends] * (target in INTERVALS)]
 
 
+# Pages of a prediction and of a comparison, with bar charts.
+
+
 MOST_KINDS = 12
-"""Kinds of operators with a bar of their own."""
+"""Maximum number of operator kinds with a bar of their own; the others share one."""
 MEMORY_PARTS = {
     "weights_mb": "weights",
     "gradients_mb": "gradients",
@@ -170,7 +181,7 @@ def memory_bars(prediction: Prediction, room_mb: float | None = None) -> str:
 
     Args:
         prediction: prediction with the memory.
-        room_mb: available memory in MB; None is all of it.
+        room_mb: available memory in MB; None for the whole capacity.
     """
     if prediction.memory_mb is None:
         return ""
@@ -191,7 +202,7 @@ def memory_bars(prediction: Prediction, room_mb: float | None = None) -> str:
 
 
 def memory_parts(parts: MemoryParts) -> tuple[tuple[str, float], ...]:
-    """Return the non-empty parts of a memory, by their usual names."""
+    """Return the label and size in MB of each memory part that is not empty."""
     found = ((name, float(getattr(parts, key))) for key, name in MEMORY_PARTS.items())
     return tuple((name, value) for name, value in found if value > 0)
 
@@ -250,17 +261,23 @@ def _labelled(comparison: Comparison) -> Iterator[tuple[str, Prediction]]:
         yield " · ".join(parts), prediction
 
 
+# Whether a module fits the memory.
+
+
 def fit_parts(fit: MemoryFit) -> Iterator[AnswerPart]:
-    """Yield the prediction with its assumptions, whether it fits, and the checking command."""
+    """Yield the answer as text, then the prediction, whose part is the checking command."""
     yield str(fit)
     yield fit.prediction
 
 
 def fit_page(fit: MemoryFit, **_: Any) -> str:
-    """Return the page of an answer: whether the module fits, and the parts of the memory."""
+    """Return the page of a memory check: whether the module fits, and the parts of the memory."""
     shown = replace(fit.prediction, warnings=fit.warnings)
     body = f"<p><b>{note_markup(fit.summary)}</b></p>{memory_bars(shown, room_mb=fit.room_mb)}"
     return page(shown.title, body + answer_markup(shown) + time_bars(shown), fit.to_dict())
+
+
+# Running costs.
 
 
 COST_LABELS = {

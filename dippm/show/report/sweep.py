@@ -1,4 +1,4 @@
-"""Sweeps in the terminal, and as a self-contained page with plots."""
+"""Reports on sweeps over batches and power limits: terminal tables, and pages with plots."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ from dippm.show.report.predictions import comparison_remarks
 from dippm.show.report.shell import note_list, page, table_markup
 from dippm.show.report.tables import Column, TerminalTable
 
+# Terminal.
+
+
 BAR = 16
+"""Maximum number of characters of a bar in a table."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def batch_parts(sweep: BatchSweep) -> Iterator[AnswerPart]:
-    """Yield the batches, the largest that fit, warnings, and the command that checks the first."""
+    """Yield the batches, the largest that fit, warnings, and the prediction of the first batch."""
     yield batch_table(sweep)
     yield from fitting(sweep)
     yield from map(StderrLine, comparison_remarks(sweep.comparison()))
@@ -38,7 +42,7 @@ def batch_parts(sweep: BatchSweep) -> Iterator[AnswerPart]:
 
 
 def power_parts(sweep: PowerSweep) -> Iterator[AnswerPart]:
-    """Yield the limits, warnings, and the command that checks the prediction."""
+    """Yield the limits, warnings, and the prediction without a limit."""
     yield power_table(sweep)
     yield from warning_lines(sweep.warnings)
     yield sweep.prediction
@@ -95,9 +99,9 @@ def fitting(sweep: BatchSweep) -> Iterator[str]:
         yield f" largest batch unknown: {sweep.predictions[0].absent.get('memory_mb', '')}"
         return
     whole, *slices = sweep.places
-    yield f" largest batch that fits {whole.name} at 99 %: {_largest(whole)}"
+    yield f" largest batch that fits {whole.name} at 99 %: {_largest_batch_text(whole)}"
     if slices:
-        listed = ", ".join(f"{place.name} {_largest(place)}" for place in slices)
+        listed = ", ".join(f"{place.name} {_largest_batch_text(place)}" for place in slices)
         yield f" on its slices: {listed}"
 
 
@@ -134,10 +138,13 @@ def bar(value: float, most: float) -> str:
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
 
 
-def _largest(place: BatchCapacity) -> str:
+def _largest_batch_text(place: BatchCapacity) -> str:
     if place.largest_batch is None:
         return "none"
     return f"{place.largest_batch:,}" + (" or more" if place.largest_batch == MAX_BATCH else "")
+
+
+# Pages with plots.
 
 
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
@@ -164,16 +171,16 @@ def batch_figure(sweep: BatchSweep) -> Any:
     rows = sweep.rows()
     x = [row["batch"] for row in rows]
     plots = {
-        title: [_ends(p.estimate(name)) for p in sweep.predictions]
+        title: [_estimate_ends(p.estimate(name)) for p in sweep.predictions]
         for title, name in (
             ("latency, ms", "latency_ms"),
             ("samples per second", "samples_per_s"),
             ("memory, MB", "memory_mb"),
         )
     }
-    figure = _figure(x, plots, "batch size", log=True)
+    figure = _stacked_figure(x, plots, "batch size", log=True)
     if any(row["memory_mb"] for row in rows):
-        _capacities(figure, sweep.places, x, row=len(plots))
+        _draw_capacities(figure, sweep.places, x, row=len(plots))
     return figure
 
 
@@ -186,7 +193,7 @@ def power_page(sweep: PowerSweep) -> str:
     x = [point.limit_w for point in sweep.points]
     plots = {
         title: [
-            _ends(Estimate(getattr(point, target), point.intervals[target]))
+            _estimate_ends(Estimate(getattr(point, target), point.intervals[target]))
             for point in sweep.points
         ]
         for title, target in (
@@ -195,7 +202,7 @@ def power_page(sweep: PowerSweep) -> str:
             ("energy of a batch, J", "energy_j"),
         )
     }
-    figure = _figure(x, plots, "power limit of the board, W", log=False)
+    figure = _stacked_figure(x, plots, "power limit of the board, W", log=False)
     title = f"{sweep.prediction.title} · power limits, estimated"
     notes = [f"! {warning}" for warning in sweep.warnings]
     return _page(title, figure, sweep, notes, power_table(sweep))
@@ -213,10 +220,10 @@ def _page(
     return page(title, body, sweep.to_dict(), script=script())
 
 
-def _figure(
+def _stacked_figure(
     x: Sequence[float], plots: Mapping[str, Sequence[Mapping[str, Any]]], title: str, *, log: bool
 ) -> Any:
-    """Return stacked plots, each a line in the band of its intervals."""
+    """Return stacked plots, each a line within the band of its 90 % intervals."""
     require_libraries()
     from plotly.subplots import make_subplots
 
@@ -261,12 +268,12 @@ def _figure(
     return figure.update_layout(margin={"t": 64})  # titles are below plotly's buttons
 
 
-def _capacities(
+def _draw_capacities(
     figure: Any, places: Sequence[BatchCapacity], x: Sequence[float], *, row: int
 ) -> None:
     """Draw the memory of the GPU and its slices, and the largest batch that fits each.
 
-    As traces, because shapes would not extend the axes.
+    They are traces, because shapes would not extend the axes.
     """
     by_memory: dict[int, list[BatchCapacity]] = {}
     for place in places:
@@ -289,7 +296,7 @@ def _capacities(
             row=row,
             col=1,
         )
-        for batch, those in _by_batch(same, 2 * max(x)).items():
+        for batch, those in _names_by_batch(same, 2 * max(x)).items():
             figure.add_scatter(
                 x=[batch],
                 y=[memory_mb],
@@ -303,7 +310,7 @@ def _capacities(
             )
 
 
-def _by_batch(places: Sequence[BatchCapacity], most: float) -> dict[int, str]:
+def _names_by_batch(places: Sequence[BatchCapacity], most: float) -> dict[int, str]:
     """Return the names of places by their largest batch, where that is at most `most`."""
     found: dict[int, str] = {}
     for place in places:
@@ -313,7 +320,7 @@ def _by_batch(places: Sequence[BatchCapacity], most: float) -> dict[int, str]:
     return found
 
 
-def _ends(found: Estimate | None) -> dict[str, Any]:
+def _estimate_ends(found: Estimate | None) -> dict[str, Any]:
     if found is None:
         return {"value": None}
     return {"value": found.value, "low": found.interval.low, "high": found.interval.high}

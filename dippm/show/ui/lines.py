@@ -1,9 +1,12 @@
-"""What a chart makes of lines: starts on a common time axis, moving averages, lines merged."""
+"""Arithmetic on the lines of a chart: alignment of runs in time, smoothing, and merging."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
+
+# Alignment: the starts of runs on a common time axis.
+
 
 Alignment = Literal["run", "workload", "clock"]
 AXES: dict[str, str] = {
@@ -19,9 +22,9 @@ class RunStart(NamedTuple):
     """Start of a run.
 
     Attributes:
-        run: uuid of the run.
-        workload: experiment and workload; the runs of a workload started together.
-        wall_ns: nanoseconds since 1970.
+        run: UUID of the run.
+        workload: experiment and workload; the runs of a workload belong together.
+        wall_ns: time of the start in nanoseconds since 1970.
     """
 
     run: str
@@ -30,10 +33,10 @@ class RunStart(NamedTuple):
 
 
 def offsets_s(runs: Sequence[RunStart], alignment: Alignment) -> dict[str, float]:
-    """Return the offset of the elapsed time of each run in s, by uuid.
+    """Return the offset in s to add to the elapsed time of each run, by UUID.
 
-    "run" aligns all starts at zero, "workload" the first start of each workload, which keeps the
-    distances of its runs; "clock" gives seconds since 1970.
+    "run" aligns all starts at zero; "workload" aligns the first start of each workload, which keeps
+    the distances between its runs; "clock" gives seconds since 1970.
     """
     if alignment == "clock":
         return {run.run: run.wall_ns / 1e9 for run in runs}
@@ -45,7 +48,11 @@ def offsets_s(runs: Sequence[RunStart], alignment: Alignment) -> dict[str, float
     return {run.run: (run.wall_ns - first[run.workload]) / 1e9 for run in runs}
 
 
+# Smoothing.
+
+
 STRONGEST = 99
+"""Maximum weight in percent."""
 EXACT = 2.0**-54
 """Distance from 1 below which a weight counts as 1."""
 
@@ -72,8 +79,8 @@ def smoothed(values: Any, percent: int) -> Any:
     weight = percent / 100
     there = np.isfinite(values)
     given = values if there.all() else values[there]
-    averages = _sums(given * (1 - weight), weight)
-    # The weights of the first ones sum to less than 1.
+    averages = _weighted_sums(given * (1 - weight), weight)
+    # Bias correction: the weights of the first n values sum to 1 - weight ** n, which soon is 1.
     few = min(len(given), int(np.log(EXACT) / np.log(weight)) + 1)
     averages[:few] /= -np.expm1(np.arange(1, few + 1) * np.log(weight))
     if len(given) == len(values):
@@ -83,7 +90,7 @@ def smoothed(values: Any, percent: int) -> Any:
     return found
 
 
-def _sums(values: Any, weight: float) -> Any:
+def _weighted_sums(values: Any, weight: float) -> Any:
     """Return the running weighted sums, where each value has `weight` times the weight of the next.
 
     The array is overwritten. Sums over 1, 2, 4, … values are built by doubling, until older values
@@ -98,6 +105,9 @@ def _sums(values: Any, weight: float) -> Any:
         values[reach:] += before[reach:]
         reach, weighs = 2 * reach, weighs * weighs
     return values
+
+
+# Merging.
 
 
 class MergedLine(NamedTuple):

@@ -1,4 +1,4 @@
-"""A collected set as one page that opens without a network, and in the terminal."""
+"""Report on a collected set: its summary, self-contained page with figures, and terminal tables."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ TEMPLATE = "collected.html.jinja"
 
 @dataclass(frozen=True, slots=True)
 class CollectedReport:
-    """Summary of a collected set.
+    """Report on a collected set.
 
     Attributes:
         title: name of the set, and its devices.
-        rows: all rows.
-        figures: summary, see `summary.summary`.
-        compared: prediction errors.
+        rows: all rows of the set.
+        figures: numbers of the summary, see `summary.summary`.
+        compared: errors of predictions for the rows.
     """
 
     title: str
@@ -105,7 +105,7 @@ def report_of(
 
     Args:
         folder: folder of the collector.
-        joined: output of `dataset.build_collected`; None for no graphs.
+        joined: output of `dataset.build_collected`, with graphs; None without one.
         checkpoint: see `predictions.compare`.
         predict: whether to predict models with a graph.
 
@@ -116,7 +116,7 @@ def report_of(
     """
     tell("reading rows")
     found, extra = collected(folder), read_joined(joined)
-    found = replace(found, rows=_operators_marked(found.rows))
+    found = replace(found, rows=_mark_operators(found.rows))
     tell("summing up")
     figures = summary.summary(found, extra)
     compared = PredictionErrors(absent={"not asked for": 0})
@@ -128,7 +128,7 @@ def report_of(
     return CollectedReport(title, found.rows, figures, compared)
 
 
-def _operators_marked(rows: pd.DataFrame) -> pd.DataFrame:
+def _mark_operators(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with families of single operators marked as such."""
     operators = rows["kind"] == "operator"
     return rows.assign(family=rows["family"].where(~operators, "operator " + rows["family"]))
@@ -141,6 +141,9 @@ def write_page(path: Path, report: CollectedReport) -> None:
         DippmError: if the file cannot be written, or a library of reports is missing.
     """
     write_text(path, report.to_html())
+
+
+# Figures of the page.
 
 
 LABELS = {
@@ -254,8 +257,11 @@ def prediction_figure(points: list[PredictedRow]) -> Any:
 
 
 def _measured_targets(rows: pd.DataFrame) -> list[str]:
-    """Return the targets that at least one row has."""
+    """Return the targets that at least one row has measured."""
     return [target for target in DISTRIBUTED if (rows[target] > 0).any()]
+
+
+# Tables of the terminal.
 
 
 def tables(report: CollectedReport) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Charts as text for a terminal or a log, and as CSV and JSON with all values."""
+"""Text forms of charts: drawings for a terminal or a log, a CSV table, and a JSON document."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ from dippm.base.number_format import show
 from dippm.base.printable import csv_table, printable
 from dippm.show.report.runs.charts import Bars, Chart, DrawnCharts, Heat, Line, Lines, Parallel
 
+# Drawings as text.
+
+
 WIDTH, BAR = 60, 40
+"""Characters of a sparkline and of the longest bar."""
 LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def plain_text(drawn: DrawnCharts) -> str:
     """Return all charts as printable text."""
-    parts = [f"{printable(chart.title)}\n{_text(chart)}" for chart in drawn.charts]
+    parts = [f"{printable(chart.title)}\n{_draw_text(chart)}" for chart in drawn.charts]
     if drawn.absent:
         rows = [f"  {printable(f'{t} of {run}: {why}')}" for run, t, why in drawn.absent]
         parts.append("absent\n" + "\n".join(rows))
     return "\n\n".join(parts)
 
 
-def _text(chart: Chart) -> str:
+def _draw_text(chart: Chart) -> str:
     if isinstance(chart, Lines):
-        return _lines(chart)
+        return _draw_lines(chart)
     if isinstance(chart, Bars):
-        return _bars(chart)
+        return _draw_bars(chart)
     if isinstance(chart, Heat):
-        return _heat(chart)
-    return _parallel(chart)
+        return _draw_heat_map(chart)
+    return _draw_parallel(chart)
 
 
-def _lines(chart: Lines) -> str:
+def _draw_lines(chart: Lines) -> str:
     import numpy as np
 
     every = np.concatenate([line.y[np.isfinite(line.y)] for line in chart.lines])
@@ -42,7 +46,7 @@ def _lines(chart: Lines) -> str:
     first, last = min(ends), max(ends)
     size = max(len(printable(line.name)) for line in chart.lines)
     rows = [
-        f"  {printable(line.name):<{size}} {_spark(line, first, last, low, high)}"
+        f"  {printable(line.name):<{size}} {_sparkline(line, first, last, low, high)}"
         for line in chart.lines
     ]
     about = (
@@ -52,8 +56,8 @@ def _lines(chart: Lines) -> str:
     return "\n".join([*rows, about])
 
 
-def _spark(line: Line, first: float, last: float, low: float, high: float) -> str:
-    """Return a sparkline: means of bins as blocks of eight heights, blank without a value."""
+def _sparkline(line: Line, first: float, last: float, low: float, high: float) -> str:
+    """Return a sparkline: the mean of each bin as a block of eight heights, or a blank."""
     import numpy as np
 
     there = np.isfinite(line.y)
@@ -68,7 +72,7 @@ def _spark(line: Line, first: float, last: float, low: float, high: float) -> st
     )
 
 
-def _bars(chart: Bars) -> str:
+def _draw_bars(chart: Bars) -> str:
     most = max(abs(bar.mean) for bar in chart.bars) or 1.0
     names = [printable(f"{bar.name} · {bar.run}") for bar in chart.bars]
     size = max(map(len, names))
@@ -79,23 +83,24 @@ def _bars(chart: Bars) -> str:
     )
 
 
-def _heat(chart: Heat) -> str:
+def _draw_heat_map(chart: Heat) -> str:
     head = ["", *chart.labels]
     rows = [
-        [chart.labels[place] if place < len(chart.labels) else str(place), *map(_figure, row)]
+        [chart.labels[place] if place < len(chart.labels) else str(place), *map(_number_text, row)]
         for place, row in enumerate(chart.matrix)
     ]
-    return _grid([head, *rows])
+    return _align_columns([head, *rows])
 
 
-def _parallel(chart: Parallel) -> str:
+def _draw_parallel(chart: Parallel) -> str:
     rows = [
-        [run, *("–" if cell is None else _figure(cell) for cell in row)] for run, row in chart.rows
+        [run, *("–" if cell is None else _number_text(cell) for cell in row)]
+        for run, row in chart.rows
     ]
-    return _grid([["run", *chart.axes], *rows])
+    return _align_columns([["run", *chart.axes], *rows])
 
 
-def _grid(rows: list[list[str]]) -> str:
+def _align_columns(rows: list[list[str]]) -> str:
     cells = [[printable(cell) for cell in row] for row in rows]
     count = max(map(len, cells))
     cells = [row + [""] * (count - len(row)) for row in cells]
@@ -106,15 +111,18 @@ def _grid(rows: list[list[str]]) -> str:
     )
 
 
-def _figure(cell: float | str) -> str:
+def _number_text(cell: float | str) -> str:
     return cell if isinstance(cell, str) else f"{cell:g}"
+
+
+# All values of the charts, as CSV and JSON.
 
 
 HEADER = (
     *("chart", "type", "run", "name", "x", "value", "low", "high", "n"),
     *("unit", "uuid", "absent"),
 )
-"""Columns of the CSV; "uuid" of a mean lists all its runs, separated by blanks."""
+"""Columns of the CSV; for a mean, "uuid" lists all of its runs, separated by blanks."""
 
 
 def csv_text(drawn: DrawnCharts) -> str:
@@ -122,7 +130,7 @@ def csv_text(drawn: DrawnCharts) -> str:
     rows = [
         (type(chart).__name__.lower(), chart.title, *row, getattr(chart, "unit", ""), uuids, "")
         for chart in drawn.charts
-        for row, uuids in _rows(chart)
+        for row, uuids in _csv_rows(chart)
     ]
     absent = [("", type_, run, *[""] * 8, why) for run, type_, why in drawn.absent]
     return csv_table(HEADER, [*rows, *absent])
@@ -139,17 +147,22 @@ def document(drawn: DrawnCharts) -> dict[str, Any]:
     }
 
 
-def _rows(chart: Chart) -> list[tuple[tuple[Any, ...], str]]:
-    """Return ((run, name, x, value, low, high, n), uuids of its runs) per row."""
+def _csv_rows(chart: Chart) -> list[tuple[tuple[Any, ...], str]]:
+    """Return the rows of a chart, each with the UUIDs of its runs.
+
+    The columns are run, name, x, value, low, high and n.
+    """
     if isinstance(chart, Lines):
-        return [(row, " ".join(line.uuids)) for line in chart.lines for row in _points(line)] + [
+        return [
+            (row, " ".join(line.uuids)) for line in chart.lines for row in _csv_points(line)
+        ] + [
             ((o.run, o.name, "", o.value, _or_blank(o.low), _or_blank(o.high), ""), "")
             for o in chart.levels
         ]
-    return [(row, "") for row in _cells(chart)]
+    return [(row, "") for row in _csv_cells(chart)]
 
 
-def _cells(chart: Bars | Heat | Parallel) -> list[tuple[Any, ...]]:
+def _csv_cells(chart: Bars | Heat | Parallel) -> list[tuple[Any, ...]]:
     if isinstance(chart, Bars):
         return [(b.run, b.name, "", b.mean, b.low, b.high, b.n) for b in chart.bars]
     if isinstance(chart, Heat):
@@ -165,7 +178,7 @@ def _cells(chart: Bars | Heat | Parallel) -> list[tuple[Any, ...]]:
     ]
 
 
-def _points(line: Line) -> list[tuple[Any, ...]]:
+def _csv_points(line: Line) -> list[tuple[Any, ...]]:
     points = list(zip(line.x.tolist(), line.y.tolist(), strict=True))
     if line.low is None:
         return [(line.run, line.name, x, y, "", "", "") for x, y in points]

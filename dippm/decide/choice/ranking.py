@@ -1,4 +1,8 @@
-"""`choose`: one model on every GPU and slice, ranked under limits."""
+"""`choose` ranks every GPU and MIG slice for a model under limits.
+
+It checks the arguments, asks `_ChoiceQuestion` for a contender per place, and raises if no place is
+feasible. The answer, a `Choice`, orders the contenders.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 
 ALL = "all"
+"""Device name that stands for every GPU of the catalogue."""
 
 
 @question(ChoiceOptions)
@@ -57,10 +62,10 @@ def choose(
     copies: int = 1,
     **options: Unpack[ChoiceOptions],
 ) -> Choice:
-    """Rank GPUs and their slices for a model, and say how sure the first place is.
+    """Rank GPUs and their slices for a model, with the probability that each is really the first.
 
     A place that cannot be predicted, lacks memory or misses a limit is listed in the answer with
-    its reason; a failure of all places (a model that cannot be read) is an error.
+    its reason. What prevents all predictions, such as a model that cannot be read, is an error.
 
     Args:
         source: see `dippm.predict`.
@@ -97,16 +102,16 @@ def choose(
     by = cast(By, spelt("ranking", by, BY))
     check_count(copies)
     limits = Limits(slo_ms, slo_at, max_memory_mb)
-    gpus = _gpus(devices)
+    gpus = _listed_devices(devices)
     known = None if prices is None else prices_of(prices, gpus)
-    _check(by, known, dataset_size)
-    grams = _regions(by, carbon, region)
+    _check_prices(by, known, dataset_size)
+    grams = _carbon_with_region(by, carbon, region)
     given = conditions_in(options)
     batch, precision = given.pop("batch", 1), given.pop("precision", "fp32")
-    sizes = batches_of(batch) if isinstance(batch, str) else _sizes(batch)
+    sizes = batches_of(batch) if isinstance(batch, str) else _batch_sizes(batch)
     shared = Grid.of(gpus[0], None, precision, sizes, **given)
     first = shared.places[0]
-    migs = [(gpu, mig) for gpu in gpus for mig in _slices(gpu, wanted=slices)]
+    migs = [(gpu, mig) for gpu in gpus for mig in _slices_by_size(gpu, wanted=slices)]
     places = [replace(first, device=gpu, mig=mig) for gpu, mig in migs]
     grid = replace(shared, places=places)
     checkpoint = options.get("checkpoint")
@@ -131,7 +136,8 @@ def choose(
         [*asked.contenders(), *(asked.unknown_slices() if slices else ())],
         by,
         source=model.name,
-        conditions=_in_words(point, grid.batches) + f" · {copies} copies under MPS" * (copies > 1),
+        conditions=_describe_conditions(point, grid.batches)
+        + f" · {copies} copies under MPS" * (copies > 1),
         limits=limits,
         currency=known.currency if known else "",
         priced=known is not None,
@@ -142,7 +148,12 @@ def choose(
     return choice
 
 
-def _check(by: By, prices: Prices | None, dataset_size: int | None) -> None:
+def _check_prices(by: By, prices: Prices | None, dataset_size: int | None) -> None:
+    """Check that prices are given if the ranking or the cost of an epoch needs them.
+
+    Raises:
+        ConstraintError: if prices are missing, or the data set is empty.
+    """
     if by == "cost" and prices is None:
         raise ConstraintError(
             "a ranking by cost needs prices, and none were given",
@@ -162,11 +173,11 @@ def _check(by: By, prices: Prices | None, dataset_size: int | None) -> None:
         )
 
 
-def _regions(by: By, carbon: CarbonLike | None, region: str | None) -> Carbon | None:
-    """Return the carbon intensities, which have the requested region.
+def _carbon_with_region(by: By, carbon: CarbonLike | None, region: str | None) -> Carbon | None:
+    """Return the carbon intensities, checked to have the requested region; None without any.
 
     Raises:
-        ConstraintError: if they are missing, with a ranking by carbon or a region.
+        ConstraintError: if a ranking by carbon or a region needs them and they are missing.
         CarbonError: if they are not valid, or lack the region.
     """
     if carbon is None:
@@ -189,7 +200,7 @@ def _regions(by: By, carbon: CarbonLike | None, region: str | None) -> Carbon | 
     return known
 
 
-def _gpus(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:
+def _listed_devices(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:
     several = [wanted] if isinstance(wanted, str | os.PathLike | Device) else list(wanted)
     found: dict[str, Device] = {}
     for one in several:
@@ -201,16 +212,16 @@ def _gpus(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:
     return list(found.values())
 
 
-def _slices(device: Device, *, wanted: bool) -> list[MigProfile | None]:
+def _slices_by_size(device: Device, *, wanted: bool) -> list[MigProfile | None]:
     by_size = sorted(device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count))
     return [None, *by_size] if wanted else [None]
 
 
-def _sizes(batch: int | Iterable[int]) -> tuple[int, ...]:
+def _batch_sizes(batch: int | Iterable[int]) -> tuple[int, ...]:
     return (batch,) if isinstance(batch, int) else tuple(batch)
 
 
-def _in_words(c: Conditions, batches: Sequence[int]) -> str:
+def _describe_conditions(c: Conditions, batches: Sequence[int]) -> str:
     several = f"batch {min(batches)} to {max(batches)}, the best of each place"
     parts = [f"batch {batches[0]}" if len(batches) == 1 else several, c.precision]
     parts.append(c.execution.engine)
@@ -219,27 +230,27 @@ def _in_words(c: Conditions, batches: Sequence[int]) -> str:
     return " · ".join([*parts, *c.execution.remarks])
 
 
-# `_ChoiceQuestion`: turns every GPU and slice of a choice into a contender.
+# `_ChoiceQuestion` turns every GPU and slice of a choice into a contender.
 
 Point = tuple[MigProfile | None, int]
-"""A slice of a GPU, None for the whole, and a batch."""
+"""A slice of a GPU (None for the whole GPU) and a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ChoiceQuestion:
-    """The question of a choice, the same for every place.
+    """Arguments of a choice that are the same for every place.
 
     Attributes:
-        loaded: the predictor.
-        graph: the model.
+        loaded: predictor with its checkpoints.
+        graph: graph of the model.
         name: name of the model.
-        grid: places, batches and conditions; one precision.
+        grid: places, batches and conditions, with a single precision.
         by: quantity by which the best batch of a place is chosen.
         limits: limits of every place.
-        prices: hourly prices; None without any.
+        prices: hourly prices; None if not given.
         dataset_size: samples of an epoch; None if not given.
-        carbon: carbon intensities by region; None without any.
-        region: region of places without one of their own; None if not given.
+        carbon: carbon intensities by region; None if not given.
+        region: region of places that `carbon` does not locate; None if not given.
         asked: source that the model was read from.
         processes: processes of the model that share each place under MPS.
     """
@@ -258,7 +269,11 @@ class _ChoiceQuestion:
     processes: int = 1
 
     def contenders(self) -> Iterator[Contender]:
-        """Yield a contender for each place of the grid."""
+        """Yield a contender for each place of the grid.
+
+        The places of a GPU are predicted before the first of its contenders is built, because a
+        slice can vouch for the larger places of its GPU.
+        """
         done = 0
         for _, places in groupby(self.grid.places, key=lambda place: place.device.name):
             entries: dict[MigProfile | None, list[Prediction | Failure]] = {}
@@ -269,7 +284,7 @@ class _ChoiceQuestion:
                     grid = replace(self.grid, places=(place,))
                     case = Candidate(self.graph)
                     found = self.loaded.entries(case, grid, name=self.name, asked=self.asked)
-                    entries[place.mig] = [self._shared(entry) for entry in found]
+                    entries[place.mig] = [self._share_place(entry) for entry in found]
             points = {
                 (p.conditions.mig, p.conditions.batch): p
                 for of_place in entries.values()
@@ -280,8 +295,8 @@ class _ChoiceQuestion:
                 error = next((e.error for e in of_place if isinstance(e, Failure)), None)
                 yield self._contender(device, mig, points, error)
 
-    def _shared(self, entry: Prediction | Failure) -> Prediction | Failure:
-        """Return the prediction beside copies; a failure on a GPU without MPS."""
+    def _share_place(self, entry: Prediction | Failure) -> Prediction | Failure:
+        """Return the prediction for a place shared with copies; a failure on a GPU without MPS."""
         if isinstance(entry, Failure):
             return entry
         try:
@@ -290,7 +305,7 @@ class _ChoiceQuestion:
             return Failure(self.name, error)
 
     def unknown_slices(self) -> Iterator[Contender]:
-        """Yield the slices that exist but whose size is not known."""
+        """Yield a contender with an error for each slice whose resources are not known."""
         for device in {place.device.name: place.device for place in self.grid.places}.values():
             for name in device.unlisted_mig_profiles:
                 error = DeviceError(
@@ -308,9 +323,17 @@ class _ChoiceQuestion:
         points: Mapping[Point, Prediction],
         error: DippmError | None,
     ) -> Contender:
-        copies, stranded = _copies(device, mig)
+        """Return a place at its best batch.
+
+        Args:
+            device: GPU of the place.
+            mig: slice of the GPU; None for the whole GPU.
+            points: predictions for all places of the GPU.
+            error: first error of the place; required if it has no prediction.
+        """
+        copies, stranded = _count_copies(device, mig)
         place = Contender(
-            _name(device, mig),
+            _place_name(device, mig),
             device,
             mig,
             self.grid.batches[0],
@@ -322,7 +345,9 @@ class _ChoiceQuestion:
             dataset_size=self.dataset_size,
             region=self.carbon.of(device, self.region) if self.carbon else None,
         )
-        known = [self._at(place, p, points) for (of, _), p in points.items() if of == mig]
+        known = [
+            self._with_prediction(place, p, points) for (of, _), p in points.items() if of == mig
+        ]
         if not known:
             assert error is not None, "an entry is a prediction or a failure"
             return replace(place, error=error)
@@ -333,7 +358,9 @@ class _ChoiceQuestion:
             best, measured=_is_measured(device, config), largest_batch=self._largest(best)
         )
 
-    def _at(self, c: Contender, p: Prediction, points: Mapping[Point, Prediction]) -> Contender:
+    def _with_prediction(
+        self, c: Contender, p: Prediction, points: Mapping[Point, Prediction]
+    ) -> Contender:
         vouched = None if self.limits.is_in_time(p) else self._vouching_slice(c, p, points)
         misses = self.limits.misses(p, c.capacity_mb, in_time=vouched is not None)
         return replace(
@@ -349,15 +376,16 @@ class _ChoiceQuestion:
     ) -> MigProfile | None:
         """Return the smallest slice within a place that meets the latency limit.
 
-        The place, which has more of everything, then meets it too, although its own interval may
-        be wider: it depends more on the host, of which less is known than of kernels.
+        The place, which has at least the resources of the slice, then meets the limit too, even if
+        its own interval is too wide: its latency depends more on the host, which is less well known
+        than the kernels.
         """
         in_time = [
             mig
             for (mig, batch), other in points.items()
             if mig is not None
             and batch == p.conditions.batch
-            and _holds(c, mig)
+            and _includes_slice(c, mig)
             and self.limits.is_in_time(other)
         ]
         return min(in_time, key=lambda mig: (mig.memory_mb, mig.sm_count), default=None)
@@ -378,13 +406,16 @@ class _ChoiceQuestion:
 
 
 def _is_measured(device: Device, config: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint was trained on a device; without a list, only on its own."""
+    """Return whether a checkpoint was trained with measurements on a device.
+
+    A checkpoint that does not list its devices counts as trained on the device it is for.
+    """
     seen = config.get("seen")
     learned = seen.get("devices", ()) if isinstance(seen, dict) else (device.name,)
     return device.was_measured(learned)
 
 
-def _holds(c: Contender, mig: MigProfile) -> bool:
+def _includes_slice(c: Contender, mig: MigProfile) -> bool:
     """Return whether a place has at least the resources of a slice of the same GPU."""
     own = c.mig
     if own is None:
@@ -392,8 +423,11 @@ def _holds(c: Contender, mig: MigProfile) -> bool:
     return mig.sm_count <= own.sm_count and mig.memory_slices <= own.memory_slices
 
 
-def _copies(device: Device, mig: MigProfile | None) -> tuple[int, int]:
-    """Return how many such slices fit on a GPU, and how many compute slices then stay idle."""
+def _count_copies(device: Device, mig: MigProfile | None) -> tuple[int, int]:
+    """Return how many copies of a slice fit on a GPU, and how many compute slices stay idle.
+
+    Compute slices stay idle only if the copies take all of the memory.
+    """
     if mig is None:
         return 1, 0
     compute = max(p.compute_slices for p in device.mig_profiles)
@@ -403,5 +437,5 @@ def _copies(device: Device, mig: MigProfile | None) -> tuple[int, int]:
     return copies, 0 if memory_left else compute - copies * mig.compute_slices
 
 
-def _name(device: Device, mig: MigProfile | None) -> str:
+def _place_name(device: Device, mig: MigProfile | None) -> str:
     return f"{device.name} {mig}" if mig else device.name

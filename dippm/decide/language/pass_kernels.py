@@ -1,9 +1,12 @@
-"""The kernels that a serving engine launches for a pass, and those of `generate`.
+"""Kernels of one pass of a language model, as a serving engine or as `generate` launches them.
 
-One product makes queries, keys and values, and one makes gate and up; a norm adds the residual
-first; one kernel applies rotary positions, and another writes keys and values to the paged cache;
-attention handles the queries of a key-value group together; experts are two grouped products. vLLM,
-SGLang and TensorRT-LLM agree with this list within a kernel or two per layer.
+`engine_kernels`: in a serving engine, one product computes queries, keys and values, and one
+computes gate and up; a norm adds the residual first; one kernel applies rotary positions, and
+another writes keys and values to the paged cache; attention handles the queries of a key-value
+group together; experts are two grouped products. vLLM, SGLang and TensorRT-LLM agree with this list
+within a kernel or two per layer.
+
+`eager_kernels`: `generate` of transformers launches one kernel per operation, see below.
 """
 
 from __future__ import annotations
@@ -17,18 +20,21 @@ from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.attention import causal_share
 
 PLAIN = WeightFormat("half", 2.0)
+"""Format of matrices that are not quantised, such as embedding, head and router."""
+
+# Passes of a serving engine.
 
 
 def engine_kernels(
     decoder: Decoder, done: Pass, weights: WeightFormat, *, cache_width: int = 2
 ) -> KernelList:
-    """Return the kernels of a pass.
+    """Return the kernels of a pass in a serving engine.
 
     Args:
-        decoder: the model, or the shard of one GPU.
-        done: the pass.
+        decoder: model, or the shard of one GPU.
+        done: pass over a prompt, or a decode step.
         weights: format of the matrices of the layers.
-        cache_width: bytes per element of keys and values.
+        cache_width: bytes per element of keys and values in the cache.
     """
     found = KernelList()
     _launch_embedding(found, decoder, done)
@@ -77,11 +83,11 @@ class _EngineLayer:
         tokens, hidden = self.done.tokens, self.hidden
         self.found.add("norm", k.norm(tokens, hidden, tensors=2), layer.norms)
         if layer.attention.latent is None:
-            self._grouped(layer.attention)
+            self._grouped_attention(layer.attention)
         else:
-            self._latent(layer.attention)
+            self._latent_attention(layer.attention)
         self._project("output projection", hidden, layer.attention)
-        self._feed(layer.feed_forward)
+        self._feed_forward(layer.feed_forward)
         sums = 1 if layer.parallel else 2
         self.found.reduced_bytes += [float(k.HALF * tokens * hidden)] * sums
 
@@ -89,7 +95,7 @@ class _EngineLayer:
         inner = attention.heads * attention.value_dim
         self.found.add(name, k.product(self.done.tokens, out, inner, self.weights))
 
-    def _grouped(self, a: Attention) -> None:
+    def _grouped_attention(self, a: Attention) -> None:
         tokens, done = self.done.tokens, self.done
         kept = a.kv_heads * (a.head_dim + a.value_dim)
         width = a.heads * a.head_dim + kept
@@ -121,8 +127,12 @@ class _EngineLayer:
             ),
         )
 
-    def _latent(self, a: Attention) -> None:
-        """Launch latent attention: decode moves queries to the latent space, prefill leaves it."""
+    def _latent_attention(self, a: Attention) -> None:
+        """Launch multi-head latent attention.
+
+        A decode step moves the queries into the latent space, where the cache is, and the result
+        out of it. A prompt expands keys and values instead, and attends to these.
+        """
         assert a.latent is not None
         latent, done, tokens, found = a.latent, self.done, self.done.tokens, self.found
         queries = a.heads * a.head_dim
@@ -175,7 +185,7 @@ class _EngineLayer:
         leaving = k.batched_product(a.heads, done.batch, a.value_dim, latent.rank)
         found.add("latent to value", leaving)
 
-    def _feed(self, network: FeedForward) -> None:
+    def _feed_forward(self, network: FeedForward) -> None:
         tokens, hidden, found = self.done.tokens, self.hidden, self.found
         if not network.experts:
             self._network("", network, network.width)
@@ -204,10 +214,11 @@ class _EngineLayer:
 
 
 def keys_per_query(attention: Attention, done: Pass) -> float:
-    """Return the number of keys per query, counted without a causal mask.
+    """Return the number of keys per query, as if there were no causal mask.
 
-    A prompt of c tokens with a window w does the work of w · (2 - w / c) keys per query: the
-    triangle at its beginning counts twice, like the triangle of a prompt without a window.
+    Half of the scores are computed (see `causal_work`), so the number is twice the mean number of
+    keys. In a prompt of c tokens with a window w, the first w queries see w / 2 keys on average and
+    the others w: w · (1 - w / 2c) on average, twice that is w · (2 - w / c).
     """
     kept = kept_tokens(attention, done.context)
     if done.is_decode or kept == done.context:
@@ -216,7 +227,7 @@ def keys_per_query(attention: Attention, done: Pass) -> float:
 
 
 def causal_work(attention: Attention, done: Pass) -> float:
-    """Return the share of the scores, with `keys_per_query` keys, that attention computes."""
+    """Return the share of the queries' scores with `keys_per_query` keys that are computed."""
     if done.is_decode:
         return 1.0
     if kept_tokens(attention, done.context) < done.context:
@@ -230,20 +241,20 @@ def _activation(network: FeedForward, rows: float, width: float) -> Kernel:
     return k.stream("costly_activation", rows, width, flops=8.0)
 
 
-# Number of experts that a pass uses.
+# Experts.
 
 
 def busy_experts(network: FeedForward, tokens: int) -> float:
-    """Return the expected number of experts that get a token, at least those of one token.
+    """Return the expected number of experts that receive a token.
 
-    experts · (1 - (1 - chosen / experts) ^ tokens): tokens choose independently and uniformly. Real
-    routers prefer some experts, so real passes use fewer.
+    experts · (1 - (1 - chosen / experts) ^ tokens), if tokens choose independently and uniformly.
+    Real routers prefer some experts, so real passes use fewer.
     """
     share = network.chosen / network.experts
     return network.experts * (1.0 - (1.0 - share) ** tokens)
 
 
-# The kernels that `generate` of transformers launches for a pass: one per operation.
+# Passes of `generate` of transformers: one kernel per operation.
 #
 # An RMS norm takes eight kernels (a layer norm is one in PyTorch), rotary positions take five for
 # queries and five for keys, and each product has its own. A decode step that appends to the cache
@@ -258,7 +269,7 @@ processing of `generate`."""
 
 
 def eager_kernels(decoder: Decoder, done: Pass, weights: WeightFormat) -> KernelList:
-    """Return the kernels of a pass, see `engine_kernels`."""
+    """Return the kernels of a pass in `generate`; for the arguments see `engine_kernels`."""
     found = KernelList()
     _launch_embedding(found, decoder, done)
     found.add("once a pass", k.stream("elementwise", done.batch, 1), ONCE)
@@ -305,13 +316,13 @@ class _EagerLayer:
         tokens, hidden = self.done.tokens, self.hidden
         for _ in range(layer.norms):
             _launch_norm(self.found, tokens, hidden, has_bias=self.norm_bias)
-        self._attend(layer.attention)
-        self._feed(layer.feed_forward)
+        self._attention(layer.attention)
+        self._feed_forward(layer.feed_forward)
         self.found.add("residual", k.stream("elementwise", tokens, hidden, reads=2), 2)
         sums = 1 if layer.parallel else 2
         self.found.reduced_bytes += [float(k.HALF * tokens * hidden)] * sums
 
-    def _attend(self, a: Attention) -> None:
+    def _attention(self, a: Attention) -> None:
         tokens, done, found = self.done.tokens, self.done, self.found
         for p in a.projections(self.hidden):
             self._project(p.name, tokens, p.out, p.inner)
@@ -326,7 +337,7 @@ class _EagerLayer:
         if a.rotary:
             turned = a.latent.rotary if a.latent else a.head_dim
             for heads in (a.heads, 1 if a.latent else a.kv_heads):
-                self._turn(heads * turned)
+                self._rotate(heads * turned)
         kept = kept_tokens(a, done.context)
         if done.is_decode:
             for width in (a.head_dim, a.value_dim):
@@ -351,15 +362,15 @@ class _EagerLayer:
             ),
         )
 
-    def _turn(self, width: int) -> None:
-        """Launch the rotary positions: x · cos + (-x₂, x₁) · sin."""
+    def _rotate(self, width: int) -> None:
+        """Launch rotary positions: x · cos + (-x₂, x₁) · sin."""
         tokens, found = self.done.tokens, self.found
         found.add("positions", k.stream("broadcast", tokens, width, repeated=True), 2)
         found.add("positions", k.stream("elementwise", tokens, width / 2))
         found.add("positions", k.stream("concat", tokens, width))
         found.add("positions", k.stream("elementwise", tokens, width, reads=2))
 
-    def _feed(self, network: FeedForward) -> None:
+    def _feed_forward(self, network: FeedForward) -> None:
         tokens, hidden, found = self.done.tokens, self.hidden, self.found
         if not network.experts:
             self._network("", network, tokens, network.width)

@@ -56,7 +56,8 @@ def request_resources(
         slo_ms: largest latency of a batch in ms; None for no limit.
         probability: required probability that a batch meets `slo_ms`, above 0 and below 1.
         resource: resource name in the cluster; None for the usual one.
-        model: name of the model, for instance its path where it will run; None is the source.
+        model: name of the model, for instance its path where it will run; None for that of the
+            source.
         **options: see `dippm.Options`.
 
     Raises:
@@ -78,7 +79,7 @@ def request_resources(
     answer = choose(
         source,
         framework,
-        devices=_gpus(devices),
+        devices=_nvidia_gpus(devices),
         slices=slices,
         by="size",
         **options,
@@ -86,7 +87,7 @@ def request_resources(
     choice = _apply_limit(answer, slo_ms, probability)
     best = choice.best
     if best is None:
-        raise _nothing_meets(choice, slo_ms, probability)
+        raise _unmet_limit_error(choice, slo_ms, probability)
     assert best.prediction is not None
     given = model or (os.fspath(source) if isinstance(source, str | os.PathLike) else choice.source)
     prediction = best.prediction
@@ -110,7 +111,8 @@ def request_resources(
 def probability_within(c: Contender, slo_ms: float) -> float:
     """Return the probability that a batch takes at most `slo_ms`; 0 without a latency.
 
-    The log error is normal, with the standard deviation that the interval implies.
+    The logarithm of the latency is normally distributed around that of the prediction, with the
+    standard deviation that the interval implies.
     """
     latency = c.estimate("latency_ms")
     if latency is None:
@@ -139,7 +141,12 @@ def model_digest(source: Any) -> str | None:
     return f"sha256:{hashed.hexdigest()}"
 
 
-def _gpus(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:
+def _nvidia_gpus(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:
+    """Return the requested GPUs without duplicates; "all" is every NVIDIA GPU of the catalogue.
+
+    Raises:
+        ConditionsError: if a device is not an NVIDIA GPU.
+    """
     several = [wanted] if isinstance(wanted, str | os.PathLike | Device) else list(wanted)
     found: dict[str, Device] = {}
     for one in several:
@@ -180,7 +187,7 @@ def _apply_limit_to(c: Contender, slo_ms: float, probability: float) -> Contende
     return replace(c, misses=(*c.misses, words))
 
 
-def _nothing_meets(
+def _unmet_limit_error(
     choice: Choice, slo_ms: float | None, probability: float
 ) -> NothingFeasibleError:
     """Return the error for a limit that no place meets; other errors come from `choose`."""
@@ -194,6 +201,7 @@ def _nothing_meets(
             "Leave out slo_ms=..., or take a checkpoint that predicts latency.",
             choice,
         )
+    # The limit that the nearest place would meet with the requested probability: its quantile.
     bound_ms = latency.value * math.exp(
         NormalDist().inv_cdf(probability) * log_sd(latency.interval)
     )
@@ -207,7 +215,7 @@ def _nothing_meets(
     )
 
 
-# `ResourceRequest`: the place for a model, why it was chosen, and the command that verifies it.
+# The answer: the place for a model, why it was chosen, and the command that verifies it.
 
 DOMAIN = "dippm.io"
 """Domain of the annotations: `dippm.io/model`, ..."""
@@ -218,10 +226,10 @@ class ResourceRequest(Answer):
     """One GPU, or one slice of one, for one copy of a model.
 
     Attributes:
-        model: the model as given: a path, or a name such as "timm:resnet50".
+        model: model as given: a path, or a name such as "timm:resnet50".
         digest: "sha256:..." of the file; None for a name.
-        device: the GPU.
-        mig: the slice of the GPU; None for the whole GPU.
+        device: GPU of the place.
+        mig: slice of the GPU; None for the whole GPU.
         prediction: prediction for this place, without operator tables.
         slo_ms: largest latency of a batch in ms; None without a limit.
         probability: probability that a batch meets `slo_ms`, 0 to 1; None without a limit.
@@ -270,7 +278,7 @@ class ResourceRequest(Answer):
 
     @property
     def verify(self) -> str | None:
-        """Command that checks the prediction, to be run on the place; None as `absent` says."""
+        """Command that checks the prediction on the place; None for the reason in `absent`."""
         return self.prediction.verify
 
     @property
@@ -357,6 +365,9 @@ def _interval(p: Prediction, target: str) -> str:
 def _percent(share: float) -> str:
     """Format a probability; one below 1 never prints as 100 %."""
     return f"{min(share, 0.999):.3g}" if share > 0.99 else f"{share:.2f}"
+
+
+# Node labels of a cluster.
 
 
 def label_values(products: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
     z = readout(SAGE₃(SAGE₂(SAGE₁(X, A))))
     memory, latency, energy = FC₃(FC₂(FC₁(z ⊕ F_s)))
 
-Where D3.5 and its released code differ, `PmgnsConfig` has a switch; `PmgnsConfig.variant` gives
-both. Scales of inputs and targets are buffers, fitted on the training split, saved with the
-weights. Units outside are those of `dippm.estimate.models.targets`.
+Where D3.5 and its released code differ, `PmgnsConfig` has a switch; `PmgnsConfig.variant` returns
+either. Scales of inputs and targets are buffers, fitted on the training split and saved with the
+weights. Targets have the units of `dippm.estimate.models.targets`. The second section contains the
+graph encoders: GraphSAGE, and those with which D3.5 compares it.
 """
 
 from __future__ import annotations
@@ -27,28 +28,30 @@ from dippm.estimate.features import NODE_FEATURES, GraphTensors
 
 Variant = Literal["paper", "code"]
 STATIC_FEATURES = 5
+"""Number of static features of D3.5's equation 1."""
 CODE_STATIC_ORDER = (1, 0, 2, 3, 4)
+"""Order of the static features in the released code: the batch before the MACs."""
 RAW_SCALES = {"memory_mb": 1.0, "latency_ms": 1000.0, "energy_j": 10.0}
 """Factors of the targets in the released code."""
 
 
 @dataclass(frozen=True, slots=True)
 class PmgnsConfig:
-    """The switches of the network.
+    """Configuration of the network.
 
     Attributes:
-        gnn: name of an encoder; "sage" is PMGNS, the others are D3.5's comparators.
-        targets: outputs of the head, in this order.
+        gnn: name of the encoder; "sage" is PMGNS, the others are D3.5's comparators.
+        targets: names of the outputs of the head, in order.
         hidden: width of graph and FC layers (D3.5 table 2).
-        layers_per_block: graph layers in a block; D3.5 names none, so 1; its code has 2.
-        dropout: probability (D3.5 table 2).
-        edges: "dataflow", or the "chain" of the released code.
-        nodes: "all", or "var_only": operators that read a weight or a model input.
-        shape: the "output", or the "weight" of the released code.
-        static_order: "eq1", or the "code" order: batch before MACs.
-        l2_normalise: node embeddings of norm 1, in the layers that define it.
-        readout: "mean" or "sum" over nodes; not in D3.5, sum in its code, which on our graphs (up
-            to 2,400 nodes) was far behind after three epochs: MAPE 0.85 against 0.17.
+        layers_per_block: graph layers in a block; 1, since D3.5 gives no number; its code has 2.
+        dropout: dropout probability (D3.5 table 2).
+        edges: edges of the graph: "dataflow", or the "chain" of the released code.
+        nodes: nodes of the graph: "all", or "var_only", those that read a weight or model input.
+        shape: shape in a node's features: that of its "output", or the released code's "weight".
+        static_order: order of the static features: "eq1", or "code" with the batch before MACs.
+        l2_normalise: whether node embeddings have norm 1, in the layers that define it.
+        readout: "mean" or "sum" over nodes. D3.5 does not say; its code has "sum", which on our
+            graphs (up to 2,400 nodes) was far behind after three epochs: MAPE 0.85 against 0.17.
         target_space: "log", or the released code's "raw" scales behind a softplus.
         loss: "huber" (D3.5 table 2) or "mse".
         precisions: number formats that are static inputs (one-hot, with the layout of images);
@@ -85,7 +88,7 @@ class PmgnsConfig:
         return replace(code if name == "code" else cls(), **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `config.json` holds."""
+        """Return the contents of `config.json`."""
         return asdict(self)
 
     @classmethod
@@ -93,7 +96,7 @@ class PmgnsConfig:
         """Read the dictionary that `to_dict` returned.
 
         Raises:
-            CheckpointError: if a switch is not known here.
+            CheckpointError: if the dictionary has a switch that this version does not know.
         """
         unknown = set(document) - {field.name for field in fields(cls)}
         if unknown:
@@ -106,7 +109,7 @@ class PmgnsConfig:
 
     @property
     def static_width(self) -> int:
-        """Static inputs: the five of equation 1, then those of the conditions."""
+        """Number of static inputs: the five of equation 1, then those of the conditions."""
         return STATIC_FEATURES + (len(self.precisions) + 1 if self.precisions else 0)
 
 
@@ -114,7 +117,7 @@ class Pmgns(nn.Module):
     """The network: scaled inputs → encoder → FC blocks → targets.
 
     Args:
-        config: its switches.
+        config: configuration of the network.
     """
 
     node_mean: torch.Tensor
@@ -148,9 +151,9 @@ class Pmgns(nn.Module):
 
     def fit_scales(self, graphs: GraphTensors, targets: torch.Tensor) -> None:
         """Set the scales from the training split: graphs, and targets (G, T), NaN if unlabelled."""
-        _fit(self.node_mean, self.node_std, graphs.x)
-        _fit(self.static_mean, self.static_std, graphs.static.log1p())
-        _fit(self.target_mean, self.target_std, targets.log())
+        _fit_moments(self.node_mean, self.node_std, graphs.x)
+        _fit_moments(self.static_mean, self.static_std, graphs.static.log1p())
+        _fit_moments(self.target_mean, self.target_std, targets.log())
 
     def forward(self, graphs: GraphTensors) -> torch.Tensor:
         """Return targets (G, T) in the space of the loss."""
@@ -164,7 +167,7 @@ class Pmgns(nn.Module):
         return functional.softplus(-out) if self.config.target_space == "raw" else out
 
     def decode(self, out: torch.Tensor) -> torch.Tensor:
-        """Return physical units from what `forward` gave."""
+        """Return targets in physical units, from the output of `forward`."""
         if self.config.target_space == "raw":
             return out / cast(torch.Tensor, self.raw_scale)
         return (out * self.target_std + self.target_mean).exp()
@@ -190,7 +193,7 @@ def _fully_connected(width: int, config: PmgnsConfig) -> nn.Sequential:
     )
 
 
-def _fit(mean: torch.Tensor, std: torch.Tensor, rows: torch.Tensor) -> None:
+def _fit_moments(mean: torch.Tensor, std: torch.Tensor, rows: torch.Tensor) -> None:
     """Write the moments of the known entries; a column without spread or labels is left as is."""
     known = rows.isfinite()
     count = known.sum(0).clamp(min=1)
@@ -207,7 +210,7 @@ def _fit(mean: torch.Tensor, std: torch.Tensor, rows: torch.Tensor) -> None:
 
 
 class GraphEncoder(nn.Module):
-    """One embedding z per graph.
+    """Base class of encoders, which compute one embedding z per graph.
 
     Attributes:
         width: size of z; 0 for an encoder that does not look at the graph.
@@ -251,10 +254,10 @@ class BlockEncoder(GraphEncoder):
     Args:
         in_features: width of a node row.
         hidden: width of every layer and of z.
-        layers_per_block: D3.5 does not say; its released code has 2.
-        dropout: probability.
-        l2_normalise: divide each node's embedding by its norm after each layer, for those layer
-            types that define it.
+        layers_per_block: graph layers in a block; D3.5 gives no number, its released code has 2.
+        dropout: dropout probability.
+        l2_normalise: whether to divide each node's embedding by its norm after each layer, for the
+            layer types that define it.
         readout: "sum" or "mean" over the nodes of a graph.
     """
 

@@ -1,4 +1,8 @@
-"""Attention that the framework is asked for as one: a fused kernel, or what an unfused one runs."""
+"""Kernels of attention that is a single call: a fused kernel, or separate steps.
+
+`attention` launches the kernels of a call. `in_steps` replaces the call by a call for each step,
+for executions without fused kernels.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,15 @@ from dippm.model.graph.draft import Shape
 from dippm.model.graph.operators import FUSED_RANK
 
 ALIGNED = 8
-"""Elements of half precision that fused kernels read together."""
+"""Number of half-precision elements that fused kernels read at once."""
 BLOCK = 128
-"""Queries, and keys, of a block of scores in FlashAttention (Dao et al. 2022)."""
+"""Number of queries, and of keys, in a block of scores in FlashAttention (Dao et al. 2022)."""
 HEAD_DIMS = (32, 64, 96, 128, 192, 256)
-"""Head dimensions that FlashAttention has kernels for; others run in the next larger one."""
+"""Head dimensions with a FlashAttention kernel; another one runs in the next larger kernel."""
 
 
 def attention(run: Run, call: OperatorCall) -> None:
-    """Launch one fused kernel, or a kernel for each step where no fused one takes the operands."""
+    """Launch one fused kernel, or a kernel for each step if no fused one supports the operands."""
     a, out = call.attributes, run.tensor(call.outputs[0])
     query = run.tensor(call.inputs[0]).shape
     queries, keys = float(a["query_length"]), float(a["key_length"])
@@ -33,14 +37,14 @@ def attention(run: Run, call: OperatorCall) -> None:
     heads = work / max(1.0, 2.0 * queries * keys * width)
     rank = len(query)
     strides: Strides | None = None
-    if rank == FUSED_RANK:  # as the layers before and after it want it: batch, length, heads, width
+    if rank == FUSED_RANK:  # the result is in memory order batch, length, heads, width
         _, many, rows, wide = out.shape
         strides = (many * rows * wide, wide, many * wide, 1)
     if rank != FUSED_RANK and query[-1] == width:  # packed heads are one operator of ONNX Runtime
         _unfused(run, call, (queries, keys, width), heads, 2.0 * work)
         return
     if run.product_width == HALF_WIDTH and width % ALIGNED:
-        strides = _aligned(run, call, out.shape)
+        strides = _pad_operands(run, call, out.shape)
     product(
         run,
         call,
@@ -55,7 +59,7 @@ def attention(run: Run, call: OperatorCall) -> None:
 
 
 def _work_share(run: Run, a: Mapping[str, Any], queries: float, keys: float) -> float:
-    """Return the operations of a fused kernel as a share of those of its two full products."""
+    """Return the operations of a fused kernel over those of its two products without a mask."""
     share = causal_share(queries, keys) if a.get("causal") else 1.0
     if run.product_width != HALF_WIDTH:
         return share
@@ -66,13 +70,13 @@ def _work_share(run: Run, a: Mapping[str, Any], queries: float, keys: float) -> 
 def causal_share(queries: float, keys: float) -> float:
     """Return the share of the scores that causal attention computes.
 
-    Blocks above the diagonal are skipped; the last query attends to the last key.
+    Whole blocks above the diagonal are skipped; the last query attends to the last key.
     """
     return 1.0 - max(0.0, min(queries, keys) - BLOCK) / (2.0 * max(keys, 1.0))
 
 
-def _aligned(run: Run, call: OperatorCall, shape: Shape) -> Strides:
-    """Pad the width of the operands to what fused kernels read; return the result's strides."""
+def _pad_operands(run: Run, call: OperatorCall, shape: Shape) -> Strides:
+    """Launch copies that pad the operands' width to `ALIGNED`; return the result's strides."""
     for position in call.inputs[:3]:
         lower(run, call, position)
         copied(run, call, position, run.tensor(position).size)
@@ -84,9 +88,10 @@ def _aligned(run: Run, call: OperatorCall, shape: Shape) -> Strides:
 def _unfused(
     run: Run, call: OperatorCall, shape: tuple[float, float, float], heads: float, flops: float
 ) -> None:
-    """Launch scaled operands, scores = queries · keys, plus mask, their softmax, scores · values.
+    """Launch a kernel for each step of softmax(queries · keysᵀ + mask) · values.
 
-    PyTorch computes them in float32 since its version 2.5, whatever the operands are.
+    The scaling is applied to queries and keys. Since version 2.5, PyTorch computes all steps in
+    float32, whatever the type of the operands.
     """
     for position in call.inputs:
         lower(run, call, position)
@@ -117,7 +122,7 @@ def _unfused(
     steps = [Kernel.stream(i, "cast", size, narrow, wide) for size in sizes if narrow != wide]
     steps += [Kernel.stream(i, "elementwise", size, wide) for size in sizes[:2]]
     steps += [Kernel.stream(i, "copy", size, wide)._replace(strided=True) for size in sizes[:2]]
-    steps += [first, *_masked(run, call, scores, wide), softmax]
+    steps += [first, *_mask_kernels(run, call, scores, wide), softmax]
     if narrow != wide:  # the weights in the type of the operands, which are never read
         steps.append(Kernel.stream(i, "cast", scores, wide, narrow))
     steps += [Kernel.stream(i, "copy", sizes[2], wide)._replace(strided=True), second]
@@ -128,8 +133,8 @@ def _unfused(
     run.make(call.outputs[0], narrow)
 
 
-def _masked(run: Run, call: OperatorCall, scores: float, width: int) -> list[Kernel]:
-    """Return what adds masks to the scores, in place."""
+def _mask_kernels(run: Run, call: OperatorCall, scores: float, width: int) -> list[Kernel]:
+    """Return kernels that add masks to the scores, in place."""
     found = []
     for position in call.inputs[3:]:
         if not run.tensor(position).is_number:
@@ -139,31 +144,32 @@ def _masked(run: Run, call: OperatorCall, scores: float, width: int) -> list[Ker
     return found
 
 
-# Attention without fused kernels: the calls that one call of attention stands for.
+# Attention without fused kernels: a call of attention replaced by the calls of its steps.
 #
 #     scores = (scale · queries) keysᵀ + mask
 #     result = softmax(scores) values
 #
-# Each is a call like any other, so the copies and casts around it follow from the rules of its
-# kind. A causal mask that is no tensor of the file is not added.
+# The copies and casts around each step follow from the rules of its kind, as for any other call. A
+# causal mask that is an attribute instead of a tensor is not added.
 
 
 def in_steps(sequence: CallSequence, precision: Precision) -> CallSequence:
-    """Return a sequence that spells each call of attention in its steps.
+    """Return a sequence in which each call of attention is replaced by its steps.
 
-    What fused kernels do not take (more axes) stays one call: its own rule says what runs instead.
+    A call whose operands no fused kernel supports (more axes) stays as it is; `attention` launches
+    its steps.
 
     Args:
-        sequence: at any batch.
+        sequence: calls at any batch.
         precision: number format of the run; autocast casts a mask before it is added.
     """
-    steps = _Steps(sequence, autocast=precision in AUTOCAST)
+    steps = _StepBuilder(sequence, autocast=precision in AUTOCAST)
     for call in sequence.calls:
         steps.add(call)
     return replace(sequence, tensors=tuple(steps.tensors), calls=tuple(steps.calls))
 
 
-class _Steps:
+class _StepBuilder:
     def __init__(self, sequence: CallSequence, *, autocast: bool) -> None:
         self.tensors, self.autocast = list(sequence.tensors), autocast
         self.calls: list[OperatorCall] = []
@@ -174,12 +180,12 @@ class _Steps:
         if axis is None:
             self.calls.append(call)
         else:
-            self._attend(call, heads_inside=axis == -3)
+            self._add_steps(call, heads_inside=axis == -3)
 
     def _axis_of_lengths(self, call: OperatorCall) -> int | None:
-        """Return which axis the queries and keys are along; None if their shapes do not tell.
+        """Return the axis of the sequence length; None if the shapes do not show it.
 
-        Torch has (batch, heads, length, width), Relax (batch, length, heads, width).
+        PyTorch has (batch, heads, length, width), Relax (batch, length, heads, width).
         """
         shapes = [self._shape(position) for position in call.inputs[:3]]
         ranks = {len(shape) for shape in shapes}
@@ -190,20 +196,22 @@ class _Steps:
         axes = (-2, -3) if len(shapes[0]) == FUSED_RANK else (-2,)
         return next((x for x in axes if [shape[x] for shape in shapes] == lengths), None)
 
-    def _attend(self, call: OperatorCall, *, heads_inside: bool) -> None:
+    def _add_steps(self, call: OperatorCall, *, heads_inside: bool) -> None:
         query, key, value = call.inputs[:3]
         if heads_inside:
-            query, key, value = (self._swapped(call, p, 1, 2) for p in (query, key, value))
+            query, key, value = (self._swap_axes(call, p, 1, 2) for p in (query, key, value))
         shape = self._shape(query)
-        number = self._add(Tensor((), "float32", is_parameter=True, is_number=True))
+        number = self._new_tensor(Tensor((), "float32", is_parameter=True, is_number=True))
         query = self._step(call, "multiply", (query, number), shape)
         rank = len(shape)
-        key = self._swapped(call, key, rank - 2, rank - 1)
+        key = self._swap_axes(call, key, rank - 2, rank - 1)
         table = (*shape[:-1], self._shape(key)[-1])
         scores = self._step(call, "matmul", (query, key), table, {"k": shape[-1]})
         for position in call.inputs[3:]:
-            if not self.tensors[position].is_number and _spreads(self._shape(position), table):
-                scores = self._step(call, "add", (scores, self._lowered(call, position)), table)
+            if not self.tensors[position].is_number and _broadcasts_to(
+                self._shape(position), table
+            ):
+                scores = self._step(call, "add", (scores, self._cast_mask(call, position)), table)
         weights = self._step(call, "softmax", (scores,), table, {"axis": rank - 1})
         if not heads_inside:
             self._call(call, "matmul", (weights, value), call.outputs[0], {"k": table[-1]})
@@ -212,20 +220,20 @@ class _Steps:
         made = self._step(call, "matmul", (weights, value), result, {"k": table[-1]})
         self._call(call, "transpose", (made,), call.outputs[0], {"permutation": (0, 2, 1, 3)})
 
-    def _lowered(self, call: OperatorCall, position: int) -> int:
+    def _cast_mask(self, call: OperatorCall, position: int) -> int:
         """Cast a mask as autocast does for a call of attention, so that the scores stay half."""
         tensor = self.tensors[position]
         if not self.autocast or not tensor.is_float:
             return position
-        out = self._add(Tensor(tensor.shape, "float16"))
+        out = self._new_tensor(Tensor(tensor.shape, "float16"))
         self._call(call, "cast", (position,), out)
         return out
 
-    def _swapped(self, call: OperatorCall, position: int, first: int, second: int) -> int:
+    def _swap_axes(self, call: OperatorCall, position: int, first: int, second: int) -> int:
         held = self.tensors[position]
         axes = list(range(len(held.shape)))
         axes[first], axes[second] = second, first
-        out = self._add(replace(held, shape=tuple(held.shape[axis] for axis in axes)))
+        out = self._new_tensor(replace(held, shape=tuple(held.shape[axis] for axis in axes)))
         self._call(call, "transpose", (position,), out, {"permutation": tuple(axes)})
         return out
 
@@ -237,7 +245,7 @@ class _Steps:
         shape: Shape,
         attributes: Mapping[str, Any] | None = None,
     ) -> int:
-        out = self._add(Tensor(shape, "float32"))
+        out = self._new_tensor(Tensor(shape, "float32"))
         self._call(call, op, inputs, out, attributes)
         return out
 
@@ -253,7 +261,7 @@ class _Steps:
             OperatorCall(op, attributes or {}, inputs, (out,), path=call.path, node=call.node)
         )
 
-    def _add(self, tensor: Tensor) -> int:
+    def _new_tensor(self, tensor: Tensor) -> int:
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
@@ -261,8 +269,8 @@ class _Steps:
         return self.tensors[position].shape
 
 
-def _spreads(shape: Shape, wide: Shape) -> bool:
-    """Tell whether a tensor can be broadcast to a shape."""
+def _broadcasts_to(shape: Shape, wide: Shape) -> bool:
+    """Return whether a tensor can be broadcast to a shape."""
     if len(shape) > len(wide):
         return False
     return all(n in (1, w) for n, w in zip(reversed(shape), reversed(wide), strict=False))

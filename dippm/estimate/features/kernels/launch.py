@@ -1,4 +1,9 @@
-"""`launched`: the kernels of a model, and which rule launches what of which call."""
+"""Kernels of a model, in execution order, and the rules that launch them.
+
+`launched` walks the calls of a model and applies a rule to each. Before it stand the rules that no
+module of their own has: forward passes of training, and recurrent layers. After it, the calls of a
+graph that was not read from a file are built from its operators.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +38,18 @@ from dippm.model.graph.model_graph import STATIC, ModelGraph, OpNode
 from dippm.model.graph.operators import operator
 from dippm.model.graph.rules.products import BYTES
 
-# What a forward pass launches in another way when gradients will be asked for.
+# Forward passes of training: calls that launch other kernels because gradients are needed later.
 
 
 COUNTER_BYTES = 8
 OVERWRITTEN = frozenset(
     "silu hard_swish hard_sigmoid mish gelu relu6 clip softplus multiply divide".split()
 )
-"""Calls whose gradient needs the argument, which autograd copies before it is written over."""
+"""Calls whose gradient needs the argument: in place, it is copied before it is overwritten."""
 
 
 def batch_norm(run: Run, call: OperatorCall) -> None:
-    """Launch the count of batches, and cuDNN's norm, which reads its argument twice."""
+    """Launch the batch counter's update, and cuDNN's kernel, which reads its argument twice."""
     counter = Kernel.stream(call.node, "broadcast", 1, COUNTER_BYTES)
     run.emit(counter._replace(in_place=True))
     pass_over_memory(run, call)
@@ -53,14 +58,14 @@ def batch_norm(run: Run, call: OperatorCall) -> None:
 
 
 def needs_copy(run: Run, call: OperatorCall) -> bool:
-    """Tell whether autograd copies the argument of a call that works in place."""
+    """Return whether autograd copies the argument of a call that works in place."""
     if not call.in_place or call.op not in OVERWRITTEN:
         return False
     return not any(run.tensor(p).is_number for p in call.inputs[1:])
 
 
 def copied_first(run: Run, call: OperatorCall) -> None:
-    """Launch the copy of what a call writes over, then the call."""
+    """Launch a copy of the argument that a call overwrites, then the call."""
     source = call.inputs[0]
     held = run.state(source)
     at = run.emit(Kernel.stream(call.node, "copy", run.stored(source), held.width), [source])
@@ -68,32 +73,33 @@ def copied_first(run: Run, call: OperatorCall) -> None:
     pass_over_memory(run, call)
 
 
-# Recurrent layers: a library call for all layers, however many steps they take.
+# Recurrent layers: one library call for all layers and steps.
 
 
 SMALL_STATE: Mapping[str, float] = {"rnn": 384, "lstm": 192, "gru": 192}
-"""Largest hidden state up to which PyTorch has cuDNN keep it on the chip for all steps
+"""Largest hidden state that PyTorch lets cuDNN keep on the chip for all steps, by operator
 (`use_rnn_persist_small_h` in `aten/src/ATen/native/cudnn/RNN.cpp`)."""
 SERIAL_OF_STATE = 1 / 36
-"""Trips to memory that a step waits for there, for each hidden unit: on an H100 a step takes
-0.47 µs with 64 units and 1.08 µs with 128."""
+"""Memory latencies that a step waits for per hidden unit, with the state on the chip: on an H100 a
+step takes 0.47 µs with 64 units and 1.08 µs with 128."""
 SERIAL_PER_STEP = 12.5
-"""The same with a larger state, where each step is two kernels: 3.75 µs on an H200."""
+"""Memory latencies that a step waits for with a larger state, where each step is two kernels:
+3.75 µs on an H200."""
 CALL_LAUNCHES, SMALL_CALL_LAUNCHES = 24, 70
-"""Launches that take as long as the preparation of a call, without and with the state on the chip:
-0.24 and 0.7 ms on the hosts of our H100 and H200."""
+"""Number of launches that take as long as the preparation of a call, with the state in memory and
+with it on the chip: 0.24 and 0.7 ms on the hosts of our H100 and H200."""
 
 
 def keeps_state(op: str, hidden: float) -> bool:
-    """Tell whether one kernel of cuDNN runs all steps of a layer, with its state on the chip."""
+    """Return whether one cuDNN kernel runs all steps of a layer, with its state on the chip."""
     return hidden <= SMALL_STATE.get(op, 0.0)
 
 
 def recurrent(run: Run, call: OperatorCall) -> None:
-    """Launch one record for all layers, whose steps wait for each other.
+    """Launch one kernel record for all layers, whose steps wait for each other.
 
-    `torch.compile` breaks its graph here (`torch._dynamo.config.allow_rnn` is off unless somebody
-    sets it), so that casts, copies and steps are those of eager mode.
+    `torch.compile` breaks its graph here (`torch._dynamo.config.allow_rnn` is off by default), so
+    casts, copies and steps are those of eager mode.
     """
     first = len(run.kernels)
     a = call.attributes
@@ -128,7 +134,11 @@ def recurrent(run: Run, call: OperatorCall) -> None:
         run.make(other, run.product_width)
 
 
+# The kernels of a model: a rule per call.
+
+
 KERNEL_VERSION = "12"
+"""Version of the kernels that these rules launch, to be raised with any change of them."""
 
 Rule = Callable[[Run, OperatorCall], None]
 BY_NAME: Mapping[str, Rule] = {
@@ -153,8 +163,8 @@ BY_KERNEL: Mapping[str, Rule] = {
 }
 """Rules by the column `kernel` of the operator table."""
 TRAINED: Mapping[str, Rule] = {"batch_norm": batch_norm}
-"""Rules of what training does in another way."""
-_BIASED = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "dense", "batch_matmul")
+"""Rules by canonical name that replace those above in forward passes of training."""
+_WITH_BIAS = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "dense", "batch_matmul")
 
 
 def launched(
@@ -169,11 +179,11 @@ def launched(
     """Return the kernels of one inference in execution order.
 
     Args:
-        graph: a graph at the batch in question.
+        graph: graph at the batch of the run.
         precision: see `Conditions`.
         mode: "eager", or "compiled", which fuses chains of element-wise kernels.
-        channels_last: images are held so.
-        attention: "fused" attention is one kernel, "unfused" its steps, see `in_steps`.
+        channels_last: whether images are in the channels-last layout.
+        attention: "fused" for one kernel, "unfused" for separate steps, see `in_steps`.
         kept_half: see `Run`.
     """
     sequence = sequence_of(graph).at_batch(graph.batch)
@@ -188,10 +198,10 @@ def launched(
 
 
 def sequence_of(graph: ModelGraph) -> CallSequence:
-    """Return what the framework calls, at the batch of the conversion.
+    """Return the calls of the framework, at the batch of the conversion.
 
-    Products of integers that the file spells with casts around them are calls of their own: what
-    runs them does not run the casts.
+    If a file expresses integer products by casts around float products, the calls are those of the
+    canonical operators, because runtimes execute such a product without the casts.
     """
     if graph.calls is None or _multiplies_integers(graph):
         return _calls_of(graph.as_converted)
@@ -225,14 +235,14 @@ def walk(run: Run, seen: Callable[[OperatorCall, OperatorCall | None], None] | N
     """Launch the kernels of all calls of a run.
 
     Args:
-        run: nothing was launched in it.
-        seen: is told each call that was launched, and the layer whose bias it adds, while the run
-            still knows what the call did to its arguments.
+        run: run without kernels.
+        seen: function that is called after each call with the call and the layer whose bias it adds
+            (None for none), while the run still has the states of the arguments.
     """
     sequence = run.sequence
     makers, readers = _data_flow(sequence)
     for call in counted(sequence.calls, len(sequence.calls), "kernels of operator"):
-        maker = _biased(call, sequence, makers, readers)
+        maker = _biased_layer(call, sequence, makers, readers)
         with run.restored(call.inputs):
             if maker is not None:
                 bias(run, call, maker)
@@ -243,7 +253,7 @@ def walk(run: Run, seen: Callable[[OperatorCall, OperatorCall | None], None] | N
 
 
 def _multiplies_integers(graph: ModelGraph) -> bool:
-    """Tell whether products were recognised that the file spells with casts around them."""
+    """Return whether a graph has integer products that its file expresses by casts."""
     return any(
         node.macs and node.in_dtypes and all(dtype in BYTES for dtype in node.in_dtypes)
         for node in graph.nodes
@@ -268,13 +278,13 @@ def _rule_of(run: Run, call: OperatorCall) -> Rule:
 
 
 def _data_flow(sequence: CallSequence) -> tuple[dict[int, OperatorCall], Counter[int]]:
-    """Return what makes each tensor, and how often each is read."""
+    """Return the call that produces each tensor, and how often each tensor is read."""
     makers = {p: call for call in sequence.calls for p in call.outputs}
     readers = Counter(p for call in sequence.calls for p in call.inputs)
     return makers, readers
 
 
-def _biased(
+def _biased_layer(
     call: OperatorCall,
     sequence: CallSequence,
     makers: dict[int, OperatorCall],
@@ -290,7 +300,7 @@ def _biased(
     if maker is None or not parameter.roots or parameter.is_number:
         return None
     weighted = any(sequence.tensors[p].roots for p in maker.inputs[1:2])
-    if maker.op not in _BIASED or not weighted or maker.path != call.path or readers[result] > 1:
+    if maker.op not in _WITH_BIAS or not weighted or maker.path != call.path or readers[result] > 1:
         return None
     shape = sequence.tensors[result].shape
     channels = shape[1 if maker.op.startswith("conv") else -1] if shape else 0
@@ -298,7 +308,7 @@ def _biased(
     return maker if wide == [channels] else None
 
 
-# Calls of a graph that no file was read for: its canonical operators, as they stand.
+# Calls of a graph that was not read from a file: one per canonical operator.
 
 _FREE = ("view", "compute")
 _PRODUCTS = ("dense", "batch_matmul")
@@ -307,11 +317,11 @@ _LOOKUPS = ("embedding", "gather")
 
 
 def _calls_of(graph: ModelGraph) -> CallSequence:
-    """Return one call for each operator, and for what it absorbed."""
-    return _Calls(graph).sequence()
+    """Return a call for each operator and for each operator that it absorbed."""
+    return _CallBuilder(graph).sequence()
 
 
-class _Calls:
+class _CallBuilder:
     def __init__(self, graph: ModelGraph) -> None:
         self.graph = graph
         self.tensors: list[Tensor] = []
@@ -324,23 +334,23 @@ class _Calls:
 
     def sequence(self) -> CallSequence:
         for i, node in enumerate(self.graph.nodes):
-            self._add(i, node)
+            self._add_node(i, node)
         return CallSequence(
             tuple(self.tensors), tuple(self.calls), tuple(self.inputs), self.graph.batch
         )
 
-    def _new(self, tensor: Tensor) -> int:
+    def _new_tensor(self, tensor: Tensor) -> int:
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
-    def _add(self, i: int, node: OpNode) -> None:
+    def _add_node(self, i: int, node: OpNode) -> None:
         given = [p for producer in self.producers[i] for p in self.results[producer]]
         inputs = []
         dtypes = node.in_dtypes or (node.dtype,) * len(node.in_shapes)
         for shape, dtype in zip(node.in_shapes, dtypes, strict=True):
             found = next((p for p in given if self.tensors[p].shape == shape), None)
             if found is None:
-                found = self._new(Tensor(shape, dtype))
+                found = self._new_tensor(Tensor(shape, dtype))
                 self.inputs.append(found)
             else:
                 given.remove(found)
@@ -349,14 +359,14 @@ class _Calls:
             dtype = dtypes[0] if dtypes and "int8" in dtypes[0] else node.dtype
             size = max(1, node.param_bytes // item_bytes(dtype))
             shape = (size, 1) if node.op in _PRODUCTS else (size,)
-            parameter = self._new(Tensor(shape, dtype, roots=(-1 - i,), is_parameter=True))
+            parameter = self._new_tensor(Tensor(shape, dtype, roots=(-1 - i,), is_parameter=True))
             inputs.insert(0 if node.op in _LOOKUPS else len(inputs), parameter)
-        steps = _steps(node)
+        steps = _executed_operators(node)
         for op, attributes in steps[:-1]:
-            between = self._new(Tensor(node.out_shapes[0], node.dtype))
+            between = self._new_tensor(Tensor(node.out_shapes[0], node.dtype))
             self.calls.append(_call(op, attributes, inputs, (between,), node, i))
             inputs = [between]
-        outputs = tuple(self._new(Tensor(shape, node.dtype)) for shape in node.out_shapes)
+        outputs = tuple(self._new_tensor(Tensor(shape, node.dtype)) for shape in node.out_shapes)
         self.calls.append(_call(*steps[-1], inputs, outputs, node, i))
         self.results.append(outputs)
 
@@ -372,8 +382,12 @@ def _call(
     return OperatorCall(op, attributes, tuple(inputs), outputs, path=node.path, node=i)
 
 
-def _steps(node: OpNode) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return what runs for an operator: itself and what was folded in, or the pieces it had."""
+def _executed_operators(node: OpNode) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return name and attributes of each operator that runs for a node, in execution order.
+
+    A computing operator runs itself and what was folded into it; another one with absorbed
+    operators runs these instead.
+    """
     if node.attributes.get("copies"):
         how = "contiguous" if node.op == "transpose" else "clone"
         return [(node.op, node.attributes), ("identity", {"copies": how})]

@@ -1,7 +1,8 @@
-"""`Explanation`: breakdown of the time, energy and memory of a prediction, and its `Roofline`.
+"""Breakdown of the time, energy and memory of a prediction by operator and module.
 
-Operators and the parts outside them sum to the whole: the wait for the host, the copy of the
-inputs, and a residual, which is the whole minus all of these.
+`explain` returns an `Explanation`. Its operators and the parts outside of operators sum to the
+whole: the update by the optimizer, the wait for the host, the copy of the inputs, and a residual,
+which is the whole minus all others. `Roofline` places the operators on the roofline of the device.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class OperatorRow:
 
     Attributes:
         cost: time, bound, energy and work of the operator.
-        weights_mb: size of the parameters of rank 2 and more that it is the first to read, in the
-            format in which they are in memory.
-        alive_mb: activations in memory while it runs; None if not known.
+        weights_mb: size in MiB of the parameters of rank 2 and more that it is the first to read,
+            in the format in which they are in memory.
+        alive_mb: activations in memory while it runs, in MiB; None if not known.
     """
 
     cost: OperatorCost
@@ -49,15 +50,17 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
-    """One module, or the sum of several alike.
+    """One module, or several equal ones.
+
+    Time and energy are sums over equal modules; the other fields are those of the first of them.
 
     Attributes:
         level: depth below the model.
         module: subtotals of the module.
-        bound: limit of most of its time; that of the first where several are summed up.
-        weights_mb: size of the weights that its operators read, likewise; of the model all that is
-            in memory.
-        alive_mb: largest activations in memory while one of its operators runs, likewise.
+        bound: limit of most of the module's time, see `Explanation.bound_of`.
+        weights_mb: weights that its operators read, in MiB; for the model all weights in memory.
+        alive_mb: largest activations in memory while one of its operators runs, in MiB; None if not
+            known.
     """
 
     level: int
@@ -72,9 +75,9 @@ class Explanation(Answer):
     """A prediction with all its parts.
 
     Attributes:
-        prediction: the explained prediction.
+        prediction: prediction that is explained.
         operators: operators that launch kernels, in graph order.
-        parts: time outside operators, one for each of PARTS.
+        parts: parts of the latency outside of operators, one for each of `PARTS`.
         absent: reason for each quantity ("energy_j", "alive_mb") without a value.
     """
 
@@ -121,36 +124,39 @@ class Explanation(Answer):
 
     @property
     def tree(self) -> ModuleCost:
-        """The modules with their subtotals, without the parts outside operators."""
+        """Modules with their subtotals, without the parts outside of operators."""
         return self.prediction.tree
 
     def modules(self, depth: int = 3) -> Iterator[ModuleRow]:
-        """Yield the modules down to a depth, the model first; equal siblings are summed up."""
+        """Yield the modules down to a depth, the model first; equal siblings share a row."""
         return self._modules(self.tree.collapsed(), 0, depth)
 
     def _modules(self, module: ModuleCost, level: int, depth: int) -> Iterator[ModuleRow]:
         if level and is_part(module):
             return
         weights_mb = module.weight_bytes / MIB
-        yield ModuleRow(level, module, self.bound_of(module), weights_mb, self._alive_of(module))
+        yield ModuleRow(
+            level, module, self.bound_of(module), weights_mb, self._peak_alive_mb(module)
+        )
         deeper = depth + (module.count > 1)
         if level < deeper:
             for child in module.children:
                 yield from self._modules(child, level + 1, deeper)
 
     def bound_of(self, module: ModuleCost) -> str:
-        """Return the limit of most of a module's time: compute, memory, launch; "" for none."""
+        """Return the limit of most of a module's time: "compute", "memory", ...; "" without one."""
         times: dict[str, float] = {}
-        for row in self._below(module):
+        for row in self._rows_within(module):
             times[row.cost.bound] = times.get(row.cost.bound, 0.0) + row.cost.time_ms
         return max(times, key=lambda bound: times[bound]) if times else ""
 
-    def _alive_of(self, module: ModuleCost) -> float | None:
-        known = [row.alive_mb for row in self._below(module) if row.alive_mb is not None]
+    def _peak_alive_mb(self, module: ModuleCost) -> float | None:
+        known = [row.alive_mb for row in self._rows_within(module) if row.alive_mb is not None]
         return max(known, default=None)
 
-    def _below(self, module: ModuleCost) -> list[OperatorRow]:
-        whose = self._by_path if module.name else self._own
+    def _rows_within(self, module: ModuleCost) -> list[OperatorRow]:
+        """Return the operators of a module; a row without a name stands for a module's own ones."""
+        whose = self._by_path if module.name else self._by_exact_path
         return whose.get(module.path, [])
 
     @cached_property
@@ -162,16 +168,16 @@ class Explanation(Answer):
         return found
 
     @cached_property
-    def _own(self) -> dict[str, list[OperatorRow]]:
+    def _by_exact_path(self) -> dict[str, list[OperatorRow]]:
         found: dict[str, list[OperatorRow]] = {}
         for row in self.operators:
             found.setdefault(row.cost.path, []).append(row)
         return found
 
     def memory(self) -> dict[str, float]:
-        """Return the parts of the memory in MB by name; they sum to the figure of `nvidia-smi`.
+        """Return the parts of the memory in MB by name; they sum to the number in `nvidia-smi`.
 
-        Weights that operators read are separate from the rest (biases, copies of autocast).
+        Weights that operators read are separate from the rest (biases, copies made by autocast).
         """
         parts: MemoryParts | None = self.prediction.memory_parts
         if parts is None:
@@ -182,9 +188,9 @@ class Explanation(Answer):
         return weights | sizes
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat mapping per operator, then one per part of the time outside operators.
+        """Return a flat mapping per operator, then one per part of the time outside of operators.
 
-        A part has its name in "op", and None in the columns of operators.
+        The column "op" of a part contains its name; columns that only operators have are None.
         """
         empty = dict.fromkeys(name for row in self._operator_rows()[:1] for name in row)
         parts = ({"op": p.name} | {k: v for k, v in asdict(p).items() if k != "name"}
@@ -219,10 +225,10 @@ class Explanation(Answer):
 
 @question(Options)
 def explain(source: Any, framework: str | None = None, **options: Unpack[Options]) -> Explanation:
-    """Predict a model and break its time, energy and memory down.
+    """Predict a model and break down its time, energy and memory.
 
     Args:
-        source: see `predict`; a `Prediction` is explained as it is, or under the options given.
+        source: see `predict`; a `Prediction` is explained as it is, or anew under given options.
         framework: see `predict`.
         **options: see `dippm.Options`.
 
@@ -236,7 +242,7 @@ def explain(source: Any, framework: str | None = None, **options: Unpack[Options
 
 
 def is_part(module: ModuleCost) -> bool:
-    """Return whether a row of a tree is a part outside operators, not a module."""
+    """Return whether a row of a tree is a part outside of operators rather than a module."""
     return not module.path and module.name.startswith("(")
 
 
@@ -246,7 +252,7 @@ def _weights_mb(cost: OperatorCost, size: float) -> float:
 
 
 def ancestors(path: str) -> list[str]:
-    """Return a path and its parents, the outermost first; nothing for ""."""
+    """Return a path and its parents, the outermost first; an empty list for ""."""
     if not path:
         return []
     between = separator(path)
@@ -255,6 +261,7 @@ def ancestors(path: str) -> list[str]:
 
 
 def _alive_mb(prediction: Prediction) -> tuple[dict[int, float], str]:
+    """Return the live activations in MiB by node, or the reason why they are not known."""
     c = prediction.conditions
     if c.phase == "train":
         return {}, "what is alive at each operator of a training step is not known"
@@ -272,7 +279,7 @@ def _alive_mb(prediction: Prediction) -> tuple[dict[int, float], str]:
     return {n: b / MIB for n, b in footprint.alive_by_node(c.batch).items()}, ""
 
 
-# The parts of a prediction outside its operators, by name.
+# Parts of a prediction outside of its operators.
 
 PARTS = {
     "optimizer": "the update of the parameters",
@@ -280,16 +287,17 @@ PARTS = {
     "input copy": "from the host to the device",
     "residual": "the whole minus all of the above",
 }
+"""Description of each part, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyPart:
-    """A part of the latency outside operators.
+    """A part of the latency outside of operators.
 
     Attributes:
-        name: one of PARTS.
+        name: one of `PARTS`.
         time_ms: time of the part; 0 if it does not occur.
-        share: time_ms / latency.
+        share: time of the part over the latency.
         energy_j: energy of the part; None if not predicted.
     """
 
@@ -302,7 +310,7 @@ class LatencyPart:
 def parts_of(
     prediction: Prediction, latency_ms: float, absent: Mapping[str, str]
 ) -> tuple[LatencyPart, ...]:
-    """Return the wait for the host, the copy of the inputs, and the residual."""
+    """Return the optimizer's update, the wait for the host, the input copy, and the residual."""
     rows = prediction.operators
     kernels_ms = sum(cost.time_ms for cost in rows if cost.node is not None)
     update = [cost for cost in rows if cost.node is None and cost.op != "host"]
@@ -310,6 +318,7 @@ def parts_of(
     update_ms = sum(cost.time_ms for cost in update)
     copy_ms, host = 0.0, prediction.host
     if host is not None and prediction.conditions.timer == "wall+copy":
+        # The wait that launches explain is the host's; the rest of it is the copy.
         wall = wall_ms(kernels_ms + update_ms, host.launches, Host(host.launch_us / 1e3, 1.0))
         copy_ms = min(host_ms, max(0.0, latency_ms - wall))
         host_ms -= copy_ms
@@ -317,6 +326,7 @@ def parts_of(
     energies: dict[str, float | None] = dict.fromkeys(PARTS)
     whole = prediction.energy_j
     if whole is not None and "energy_j" not in absent:
+        # One power for all of the wait, so its energy is divided in proportion to time.
         waiting = sum(c.energy_j or 0.0 for c in rows if c.op == "host" and c.node is None)
         per_ms = waiting / (host_ms + copy_ms) if host_ms + copy_ms > 0 else 0.0
         energies["optimizer"] = sum(cost.energy_j or 0.0 for cost in update)
@@ -334,7 +344,7 @@ def memory_by_part(parts: MemoryParts) -> dict[str, float]:
     return {name.removesuffix("_mb"): float(size) for name, size in found.items()}
 
 
-# Operators on the roofline of their device.
+# Operators on the roofline of the device.
 #
 # S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for
 # Multicore Architectures", Communications of the ACM 52(4), 2009.

@@ -1,14 +1,15 @@
-"""How latency and power change when the power limit of a board is lowered: an estimate.
+"""Effect of a lower power limit of a board on latency and power: an estimate.
 
     u = (limit - idle) / (power - idle)          idle = idle_share · highest limit
     time(limit) / time = (1 + (knee / u) ** (sharpness · slope)) ** (1 / sharpness)
     power(limit) / power = (1 + (reach · power / limit) ** bend) ** (-1 / bend)
 
 `power` is the mean power that the work draws without a lower limit. Work that draws less than the
-limit is not slowed; below the knee time grows as a power of what the limit leaves above idle. The
-figures in `power_limit.json` come from training runs on four GPUs (NSDI 2023 traces of Zeus):
-`python -m training.hybrid.fit.power_limit` makes the file anew, and with it the errors on a GPU
-left out.
+limit is not slowed down; below the knee, time grows as a power of u, the share of the power above
+idle that the limit leaves. The parameters in `power_limit.json` were fitted to training runs on
+four GPUs (NSDI 2023 traces of Zeus); `python -m training.hybrid.fit.power_limit` writes the file,
+with the errors on GPUs that were held out. The second section applies the law to boards without
+measurements (`BoardPower`).
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ FILE = "power_limit.json"
 
 @dataclass(frozen=True, slots=True)
 class PowerLimitLaw:
-    """The two curves above; limits and powers in W, `highest_w` is the limit as delivered.
+    """The two curves above; limits and powers are in W, `highest_w` is the default limit.
 
     Attributes:
-        idle_share: idle power of the board over its highest limit, as the curve needs it.
+        idle_share: fitted idle power of the board over its highest limit.
         knee: share of the power above idle at which work begins to slow down.
-        sharpness: sharpness of that transition.
-        slope: slope of the slow-down below it.
-        reach: share of the limit that the mean power reaches.
-        bend: sharpness of the transition of power from the limit.
+        sharpness: sharpness of the transition at the knee.
+        slope: exponent of the slow-down below the knee.
+        reach: limit over the highest mean power that it permits.
+        bend: sharpness of the transition of the power ratio.
     """
 
     idle_share: float
@@ -56,7 +57,7 @@ class PowerLimitLaw:
     bend: float
 
     def log_slowdown(self, limit_w: Any, power_w: Any, highest_w: Any) -> Floats:
-        """Return the logarithm of time at the limit over time without; 0 is as fast."""
+        """Return the logarithm of the time at the limit over the time without one, above 0."""
         idle = self.idle_share * np.asarray(highest_w, np.float64)
         left = np.maximum(limit_w - idle, 1e-3 * highest_w)
         drawn = np.maximum(power_w - idle, 1e-3 * highest_w)
@@ -64,7 +65,7 @@ class PowerLimitLaw:
         return np.asarray(np.log1p(over) / self.sharpness, np.float64)
 
     def log_power_ratio(self, limit_w: Any, power_w: Any) -> Floats:
-        """Return the logarithm of mean power at the limit over mean power without."""
+        """Return the logarithm of the mean power at the limit over that without one, below 0."""
         over = (self.reach * np.asarray(power_w, np.float64) / limit_w) ** self.bend
         return np.asarray(-np.log1p(over) / self.bend, np.float64)
 
@@ -75,9 +76,9 @@ class Band:
 
     Attributes:
         lowest_share: lowest share of the highest limit; the band ends where the next one begins.
-        time_log_error: half width of the 90 % interval of the slow-down, logarithmic.
-        power_log_error: the same of the power ratio.
-        energy_log_error: the same of their product.
+        time_log_error: half width of the 90 % interval of the log slow-down.
+        power_log_error: half width of the 90 % interval of the log power ratio.
+        energy_log_error: half width of the 90 % interval of the log energy ratio.
         n: number of points.
     """
 
@@ -93,9 +94,9 @@ class Fitted:
     """The law with its errors.
 
     Attributes:
-        law: the curves.
-        bands: errors by share of the limit, highest shares first.
-        gpus: GPUs that it was fitted to.
+        law: curves with fitted parameters.
+        bands: errors by share of the highest limit, highest shares first.
+        gpus: names of the GPUs that the law was fitted to.
     """
 
     law: PowerLimitLaw
@@ -103,13 +104,13 @@ class Fitted:
     gpus: tuple[str, ...]
 
     def band(self, share: float) -> Band | None:
-        """Return the errors at a limit that is this share of the highest; None if it is too low."""
+        """Return the errors at a share of the highest limit; None below the lowest band."""
         return next((band for band in self.bands if share >= band.lowest_share), None)
 
 
 @cache
 def fitted() -> Fitted:
-    """Return the law that is shipped."""
+    """Return the law that is shipped with the package."""
     text = files("dippm.estimate.models").joinpath(FILE).read_text(encoding="utf-8")
     document: Mapping[str, Any] = json.loads(text)
     return Fitted(
@@ -119,7 +120,7 @@ def fitted() -> Fitted:
     )
 
 
-# The slow-down by a low power limit of a board without measurements: an estimate.
+# Slow-down by the power limit of a board without measurements: an estimate.
 #
 # A chip needs about the same energy for the same work whatever board carries it. A board that is
 # predicted to work at a share f of the speed of a measured sibling would draw f times its power, of
@@ -129,15 +130,15 @@ def fitted() -> Fitted:
 #     f = time on the sibling / time here
 #     log slow-down = law(limit, f · power) - law(f · limit of the sibling, f · power), 0 or more
 #
-# Of several siblings the one that leaves the board fastest is believed. Measured GPUs are left as
-# they are: what their limit does to them is in their measurements. A board that was measured in
-# formats of another width has its arithmetic slowed alone, for its memory was measured; a kernel
-# below its roofline is slowed in full, up to it.
+# Of several siblings, the one with the smallest slow-down is used. Measured GPUs are not changed:
+# their measurements include the effect of their limit. For a board that was measured in formats of
+# another width only, arithmetic alone is slowed down, because its memory was measured; a kernel
+# below its roofline is slowed down in full, up to it.
 
 LEAST = 0.01
-"""Slow-downs below this, in the log, are disregarded."""
+"""Log slow-down below which the effect is disregarded."""
 WORTH_TELLING = 0.05
-"""Slow-down, in the log, from which on an answer mentions it."""
+"""Log slow-down from which on an answer has a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +146,9 @@ class Limited:
     """The effect of a board's power limit on a model.
 
     Attributes:
-        log_slowdown: logarithm of time at the limit over time without, above 0.
+        log_slowdown: logarithm of the time at the limit over the time without one, above 0.
         power_w: mean power at the limit while kernels run.
-        share: the limit over the one at which this work would not be slowed down.
+        share: limit over the limit at which this work would not be slowed down.
         sibling: measured GPU that the estimate is based on.
     """
 
@@ -158,16 +159,16 @@ class Limited:
 
     @property
     def log_error(self) -> float:
-        """Return the half width of the 90 % interval of the slow-down, logarithmic."""
+        """Half width of the 90 % interval of the log slow-down."""
         bands = fitted().bands
         return (fitted().band(self.share) or bands[-1]).time_log_error
 
 
 class BoardPower:
-    """The limits of boards that were never measured.
+    """Effect of the power limits of boards that were never measured.
 
     Args:
-        power: model of the power of measured boards.
+        power: power model of measured boards.
         measured: names of the GPUs with enough measurements, by width of the format.
     """
 
@@ -184,7 +185,7 @@ class BoardPower:
         return tuple(c.replace(device=found, mig=None) for found in near if found.power_limit_w)
 
     def is_measured(self, device: Device) -> bool:
-        """Tell whether a board was measured, in any width."""
+        """Return whether a board was measured, in a format of any width."""
         return any(device.name in names for names in self._measured.values())
 
     def limited(
@@ -197,15 +198,15 @@ class BoardPower:
         """Return the effect of the board's limit; None if it does not limit this work.
 
         Args:
-            c: the conditions.
-            batch: samples.
-            device_ms: time of the kernels if the limit were none, above 0.
-            siblings: measured ones, the kernels there, and the time of these.
+            c: conditions of the prediction.
+            batch: number of samples.
+            device_ms: time of the kernels without a limit, above 0.
+            siblings: measured siblings, each with the kernels of the model and their time in ms.
         """
         law, limit_w = fitted().law, c.device.known("power_limit_w")
         found: list[Limited] = []
         for device, graph, sibling_ms in siblings:
-            f = sibling_ms / device_ms
+            f = sibling_ms / device_ms  # the speed of this board in units of the sibling's
             work = work_ms(graph.table, batch, DeviceView.of(device)) @ graph.count
             shares = np.minimum(work / sibling_ms, 1.0).tolist()
             drawn_w = f * self._power.power_w(device, 1.0, shares)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dippm.estimate.comparison import Comparison
 
 MOST_LIST_BYTES = 16 << 20
+"""Maximum size of a list of models."""
 
 
 @options.conditions()
@@ -107,7 +108,7 @@ def compare(
 
 
 def _document(table: Comparison) -> dict[str, Any]:
-    """Return the rows; hints of errors are in the words of the command line."""
+    """Return the document of a comparison, with hints of errors rephrased as options."""
     document = table.to_dict()
     for row in document["rows"]:
         if row["error"]:
@@ -116,7 +117,11 @@ def _document(table: Comparison) -> dict[str, Any]:
 
 
 def list_text(name: str) -> str:
-    """Return the text of a list of models."""
+    """Return the text of a list of models; "-" is standard input.
+
+    Raises:
+        ModelListError: if the list cannot be read or is too large.
+    """
     from dippm.estimate.model_list import ModelListError
 
     try:

@@ -1,8 +1,8 @@
-"""Where workers of a search run: on this machine, or on a Ray cluster.
+"""Engines, which run the workers of a search: forked processes, this process, or a Ray cluster.
 
 A forked process shares everything that the caller has loaded, including the predictor. It converts
-modules itself, which saves writing and reading the exported program. If that kills it, the caller
-sees its pipe close.
+modules itself, which saves writing and reading the exported program. If a conversion kills it, the
+caller sees its pipe close.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from dippm.decide.exploration.worker_pool import DesignOutcomes, LostWorker
 
 
 class ForkedWorker:
-    """One forked process.
+    """A worker in a forked process.
 
     Args:
-        question: the question of the search.
-        others: pipe ends that the process has to close.
+        question: question of the search.
+        others: pipe ends of other workers, which the process inherits and has to close.
     """
 
     def __init__(self, question: SearchQuestion, others: Sequence[Connection]) -> None:
@@ -61,10 +61,10 @@ class ForkedWorker:
 
 
 class LocalEngine:
-    """Forked workers.
+    """Engine of forked workers.
 
     Args:
-        question: the question of the search.
+        question: question of the search.
         workers: number of workers.
     """
 
@@ -86,7 +86,7 @@ class LocalEngine:
     def wait(
         self, busy: Sequence[ForkedWorker]
     ) -> list[tuple[ForkedWorker, DesignOutcomes | LostWorker]]:
-        """Wait for outcomes and for lost workers."""
+        """Wait until at least one worker has finished or is lost; return the result of each."""
         by_pipe = {worker.pipe: worker for worker in busy}
         found: list[tuple[ForkedWorker, DesignOutcomes | LostWorker]] = []
         for pipe in wait(list(by_pipe)):
@@ -114,7 +114,7 @@ class LocalEngine:
 
 
 class HereEngine:
-    """One worker in this process, for functions that do not survive a fork (those on a GPU)."""
+    """Engine of one worker in this process, for functions that a fork breaks (those on a GPU)."""
 
     workers = 1
 
@@ -167,7 +167,7 @@ def _answer_all(pipe: Connection, evaluate: Callable[[Task], DesignOutcomes]) ->
 
 
 def one_thread() -> None:
-    """Keep torch from starting threads: those of its parent did not come along."""
+    """Keep torch from using threads, which a forked process does not inherit."""
     if importlib.util.find_spec("torch") is None:
         return
     import torch
@@ -195,7 +195,7 @@ class EvaluationActor:
     """Ray actor: an evaluator in a process of its own.
 
     Args:
-        question: the question of the search.
+        question: question of the search.
     """
 
     def __init__(self, question: SearchQuestion) -> None:
@@ -207,16 +207,16 @@ class EvaluationActor:
         return self._evaluator.evaluate(task)
 
     def pid(self) -> int:
-        """Return the id of its process."""
+        """Return the id of the actor's process."""
         return os.getpid()
 
 
 class RayEngine:
-    """Actors of a cluster.
+    """Engine of actors on a Ray cluster.
 
     Args:
-        question: the question of the search.
-        address: address of the cluster: "auto" for the one that runs here, "local" for a new one.
+        question: question of the search.
+        address: address of the cluster: "auto" for the one on this machine, "local" for a new one.
         workers: number of actors; None takes one per processor of the cluster.
 
     Raises:
@@ -239,7 +239,7 @@ class RayEngine:
         self._running[worker] = worker.evaluate.remote(task)
 
     def wait(self, busy: Sequence[Any]) -> list[tuple[Any, DesignOutcomes | LostWorker]]:
-        """Wait for outcomes and for lost workers."""
+        """Wait until at least one worker has finished or is lost; return the result of each."""
         by_answer = {self._running[worker]: worker for worker in busy}
         ready, _ = self._ray.wait(list(by_answer), num_returns=1)
         found: list[tuple[Any, DesignOutcomes | LostWorker]] = []
@@ -249,7 +249,7 @@ class RayEngine:
             try:
                 found.append((worker, self._ray.get(answer)))
             except self._ray.exceptions.RayError as error:
-                found.append((worker, LostWorker(f"the worker was lost: {_words(error)}")))
+                found.append((worker, LostWorker(f"the worker was lost: {_last_line(error)}")))
         return found
 
     def close(self, worker: Any) -> None:
@@ -283,7 +283,7 @@ def _connect(address: str, workers: int | None) -> tuple[Any, bool]:
         raise ExploreError(str(error), hint) from error
 
 
-def _words(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     """Return the last line of an error: Ray puts the exception after its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__

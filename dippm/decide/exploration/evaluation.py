@@ -1,7 +1,9 @@
-"""`Evaluator`: designs → outcomes, within one process; `SearchQuestion`: what it has to know.
+"""Evaluation of designs within one process, and the records that workers exchange.
 
-Work that designs share is done once: libraries are imported and the predictor is loaded before the
-fork; the graph of an architecture, or its error, is cached for other batches, precisions, places.
+An `Evaluator` computes a `DesignOutcome` for each design of a `Task`; a `SearchQuestion` holds what
+is common to all of them. Work that designs share is done once: libraries are imported and the
+predictor is loaded before the fork; the graph of an architecture, or its error, is cached for other
+batches, precisions and places.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from dippm.model.frontends.registry import object_framework
 from dippm.model.graph import ModelGraph
 
 KEPT = 64
-"""Graphs that one process keeps."""
+"""Maximum number of graphs in the cache of one process."""
 
 
 class NotBuiltError(DippmError, RuntimeError):
@@ -58,9 +60,9 @@ class Evaluator:
     """Evaluates designs, one task after the other.
 
     Args:
-        question: the question of the search.
-        own_process: whether a conversion may end this process: modules are then converted here
-            under a time limit. Otherwise they are exported here and converted in DIPPM's worker.
+        question: question of the search.
+        own_process: whether a conversion may end this process. If so, modules are converted here
+            under a time limit; otherwise they are exported here and converted in DIPPM's worker.
 
     Attributes:
         conversions: number of conversions so far.
@@ -69,7 +71,7 @@ class Evaluator:
     def __init__(self, question: SearchQuestion, *, own_process: bool = False) -> None:
         self.question, self.conversions = question, 0
         self._own_process = own_process
-        self._kept: OrderedDict[tuple[Any, ...], _CachedGraph] = OrderedDict()
+        self._cache: OrderedDict[tuple[Any, ...], _CachedGraph] = OrderedDict()
 
     def evaluate(self, task: Task) -> dict[int, DesignOutcome]:
         """Return the outcome of each design, by its number."""
@@ -77,7 +79,7 @@ class Evaluator:
         designs = {number: space.design(chosen) for number, chosen in task.chosen.items()}
         found: dict[int, DesignOutcome] = {}
         for number, design in designs.items():
-            known = self._kept.get(design.built)
+            known = self._cache.get(design.built)
             start = time.perf_counter()
             kept = self._graph(design)
             convert_s = 0.0 if known else time.perf_counter() - start
@@ -95,6 +97,11 @@ class Evaluator:
     def _outcome(
         self, design: Design, graph: ModelGraph, convert_s: float, start: float
     ) -> DesignOutcome:
+        """Return the outcome of a design with a graph.
+
+        Constraints on quantities of the prediction are checked first: if one is missed, the user's
+        functions, which may take long, need not be called.
+        """
         question = self.question
         prediction = self._predict(design, graph, question.space.conditions(design))
         values, absent = self._values(prediction, graph)
@@ -110,7 +117,7 @@ class Evaluator:
         if own and state == "infeasible" and question.prune:
             state = "pruned"
         elif own and state != "failed":
-            lacking = self._ask(own, design, graph, prediction, values)
+            lacking = self._call_functions(own, design, graph, prediction, values)
             constraints += [c for c in question.constraints if c.quantity not in QUANTITIES]
             missed = {} if lacking else _violations(constraints, values)
             state = "failed" if lacking else "infeasible" if missed else "ok"
@@ -147,7 +154,7 @@ class Evaluator:
                 values[name] = float(value)
         return values, absent
 
-    def _ask(
+    def _call_functions(
         self,
         own: list[Objective],
         design: Design,
@@ -178,17 +185,17 @@ class Evaluator:
 
     def _graph(self, design: Design) -> _CachedGraph:
         key = design.built
-        if key not in self._kept:
+        if key not in self._cache:
             try:
-                self._kept[key] = _CachedGraph(self._converted(design))
+                self._cache[key] = _CachedGraph(self._convert(design))
             except Exception as error:
-                self._kept[key] = _CachedGraph(None, _dippm_error(error))
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+                self._cache[key] = _CachedGraph(None, _dippm_error(error))
+            while len(self._cache) > KEPT:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(key)
+        return self._cache[key]
 
-    def _converted(self, design: Design) -> ModelGraph:
+    def _convert(self, design: Design) -> ModelGraph:
         question = self.question
         architecture = question.space.architectures[design.architecture]
         try:
@@ -206,7 +213,7 @@ class Evaluator:
         if self._own_process and object_framework(model) == "pytorch":
             from dippm.model.frontends import pytorch
 
-            with _ended_after(question.timeout_s):
+            with _time_limit(question.timeout_s):
                 return graphs.build(pytorch.convert_module(model, InputSpec.parse(sizes)))
         return read_graph(
             model,
@@ -218,7 +225,7 @@ class Evaluator:
 
 
 def without_weights(architecture: Architecture, design: Design) -> Any:
-    """Return the model of a design, built on the meta device where that works."""
+    """Return the model of a design, built on the meta device if possible."""
     if not is_built(architecture.make):
         return architecture.make
     import torch
@@ -233,14 +240,14 @@ def without_weights(architecture: Architecture, design: Design) -> Any:
 
 
 def module_of(model: Any) -> Any:
-    """Return a model with weights, as an object of its framework; a model by name is built."""
+    """Return a model as an object of its framework, with weights; a model by name is built."""
     if isinstance(model, str) and named.is_name(model):
         return named.build(model, "cpu").module
     return model
 
 
 @contextlib.contextmanager
-def _ended_after(seconds: float) -> Iterator[None]:
+def _time_limit(seconds: float) -> Iterator[None]:
     """Let the kernel end this process if a conversion takes longer."""
     process.end_after(seconds if math.isfinite(seconds) else None)
     try:
@@ -277,22 +284,22 @@ def _dippm_error(error: Exception) -> DippmError:
     )
 
 
-# `SearchQuestion`: everything that a worker has to know. `DesignOutcome`: result of one design.
+# Records: the question of a search, a task of a worker, and the outcome of a design.
 
 State = Literal["ok", "infeasible", "pruned", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchQuestion:
-    """The question of a search.
+    """Arguments of a search that workers need.
 
     Attributes:
         space: design space.
-        objectives: objectives.
-        constraints: constraints.
+        objectives: objectives of the search.
+        constraints: constraints on designs.
         predictor: loaded predictor.
-        prune: whether the user's functions are not called for designs that miss a constraint.
-        trust: see `dippm.predict`, as the next two.
+        prune: whether to skip the user's functions for designs that miss a constraint.
+        trust: whether model files may run code, see `dippm.predict`.
         timeout_s: time limit of one conversion in s.
         memory_limit_mb: memory limit of one conversion in MiB.
     """
@@ -320,7 +327,7 @@ class Task:
     """Designs that share one graph and are evaluated together by one worker.
 
     Attributes:
-        chosen: labels of the axes, by number of the design.
+        chosen: label of each axis, by number of the design.
     """
 
     chosen: Mapping[int, Mapping[str, Label]]
@@ -334,12 +341,12 @@ class DesignOutcome:
         state: "ok", "infeasible" if it misses a constraint, "pruned" if the user's functions were
             therefore not called, "failed" if it has no values.
         values: known values, by quantity and objective.
-        violations: relative excess over the limit by constraint, for those that are missed.
-        reason: why the state is not "ok".
-        warnings: warnings of its prediction.
-        checkpoint: checkpoint that predicted; "" without a prediction.
-        convert_s: wall time until its graph was ready; 0 if the graph was cached.
-        predict_s: wall time of its prediction and of the user's functions.
+        violations: relative excess over the limit, by constraint that is missed.
+        reason: reason why the state is not "ok"; "" if it is.
+        warnings: warnings of the prediction.
+        checkpoint: checkpoint of the prediction; "" without a prediction.
+        convert_s: wall time in s of the conversion to a graph; 0 if the graph was cached.
+        predict_s: wall time in s of the prediction and of the user's functions.
     """
 
     state: State
@@ -352,12 +359,12 @@ class DesignOutcome:
     predict_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data that `from_dict` reads."""
+        """Return the outcome as JSON-ready data, which `from_dict` reads."""
         return {**asdict(self), "warnings": list(self.warnings)}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> DesignOutcome:
-        """Return the outcome of a document that `to_dict` made.
+        """Return the outcome in a document that `to_dict` returned.
 
         Raises:
             ValueError: if it is not such a document.

@@ -1,4 +1,8 @@
-"""`ParallelPlan`: a valid layout of a model over GPUs; `Group`: the time of their communication."""
+"""Layout of a model over GPUs, and the time of their collective communication.
+
+`plan_of` checks a question and returns a `ParallelPlan`, whose groups of GPUs are `Group`s: these
+compute the time of all-reduce, all-gather, broadcast and send.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from dippm.errors import ConditionsError, UnknownNameError
 
 STRATEGIES = ("data", "tensor", "pipeline")
 MOST_GPUS = 65_536
+"""Largest number of GPUs, nodes or micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +45,31 @@ class ParallelPlan:
 
     @property
     def gpus(self) -> int:
-        """Return the number of GPUs."""
+        """Total number of GPUs."""
         return self.data * self.tensor * self.pipeline
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes."""
+        """Number of nodes."""
         return self.gpus // self.per_node
 
     @property
     def tensor_group(self) -> Group:
-        """Return a tensor-parallel group."""
+        """Tensor-parallel group: GPUs that share every product."""
         return self._group(self.tensor, 1)
 
     @property
     def data_group(self) -> Group:
-        """Return a data-parallel group: GPUs with the same shard of the model."""
+        """Data-parallel group: GPUs with the same shard of the model."""
         return self._group(self.data, self.tensor * self.pipeline)
 
     @property
     def stage_group(self) -> Group:
-        """Return a group of GPUs of neighbouring stages."""
+        """Pipeline group: GPUs of successive stages of one replica."""
         return self._group(self.pipeline, self.tensor)
 
     def _group(self, gpus: int, stride: int) -> Group:
+        """Return a group of GPUs whose ranks differ by a stride."""
         per_node = max(1, min(gpus, self.per_node // stride))
         return Group(gpus, per_node, self.link, self.network if per_node < gpus else None)
 
@@ -89,10 +95,10 @@ def plan_of(
     Args:
         device: device of all GPUs.
         gpus: total number of GPUs; None takes the product of the three degrees.
-        strategy: one of STRATEGIES over all GPUs; "data" if no degree is given.
+        strategy: one of `STRATEGIES` over all GPUs; "data" if no degree is given.
         data: data-parallel degree, instead of a strategy.
-        tensor: tensor-parallel degree, likewise.
-        pipeline: number of pipeline stages, likewise.
+        tensor: tensor-parallel degree, instead of a strategy.
+        pipeline: number of pipeline stages, instead of a strategy.
         nodes: number of nodes, with the same number of GPUs on each.
         link: "nvlink" or "pcie" within a node, see `dippm.devices.links.link_of`.
         network: network between nodes.
@@ -103,7 +109,7 @@ def plan_of(
         one_process: see `ParallelPlan`.
 
     Raises:
-        ConditionsError: if these contradict each other.
+        ConditionsError: if the arguments contradict each other.
         UnknownNameError: if strategy, link or network is not known.
         DeviceError: if the links of the device are not known.
     """
@@ -114,7 +120,7 @@ def plan_of(
         )
     degrees = _degrees(gpus, strategy, data=data, tensor=tensor, pipeline=pipeline)
     total = degrees["data"] * degrees["tensor"] * degrees["pipeline"]
-    _check("nodes", nodes)
+    _check_count("nodes", nodes)
     if total % nodes:
         raise ConditionsError(
             f"{total} GPUs are not the same number on each of {nodes} nodes",
@@ -139,7 +145,7 @@ def plan_of(
             "Let one number divide the other.",
         )
     between = network_of(network, per_node) if nodes > 1 else None
-    parts = _parts(micro_batches, batch, degrees["pipeline"])
+    parts = _micro_batch_count(micro_batches, batch, degrees["pipeline"])
     return ParallelPlan(
         **degrees,
         per_node=per_node,
@@ -153,7 +159,7 @@ def plan_of(
 def _degrees(gpus: int | None, strategy: str | None, **asked: int | None) -> dict[str, int]:
     given = {name: degree for name, degree in asked.items() if degree is not None}
     for name, degree in {**given, **({} if gpus is None else {"gpus": gpus})}.items():
-        _check(name, degree)
+        _check_count(name, degree)
     if strategy is not None and strategy not in STRATEGIES:
         raise UnknownNameError.of("strategy", strategy, STRATEGIES)
     if strategy is not None and given:
@@ -180,11 +186,12 @@ def _degrees(gpus: int | None, strategy: str | None, **asked: int | None) -> dic
     )
 
 
-def _parts(micro_batches: int | None, batch: int, pipeline: int) -> int:
+def _micro_batch_count(micro_batches: int | None, batch: int, pipeline: int) -> int:
+    """Return the number of micro-batches, by default the largest divisor of the batch up to 4p."""
     if micro_batches is None:
         most = 4 * pipeline if pipeline > 1 else 1
         return max(m for m in range(1, min(most, batch) + 1) if batch % m == 0)
-    _check("micro_batches", micro_batches)
+    _check_count("micro_batches", micro_batches)
     if pipeline == 1 and micro_batches > 1:
         raise ConditionsError(
             "micro-batches are for a pipeline, and there is one stage",
@@ -199,14 +206,19 @@ def _parts(micro_batches: int | None, batch: int, pipeline: int) -> int:
     return micro_batches
 
 
-def _check(name: str, value: int) -> None:
+def _check_count(name: str, value: int) -> None:
+    """Check that a number of GPUs, nodes or micro-batches is valid.
+
+    Raises:
+        ConditionsError: if it is not a whole number, or out of range.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_GPUS:
         raise ConditionsError(
             f"{name} is {value!r}", f"Give a whole number, 1 to {MOST_GPUS:,}: {name}=2."
         )
 
 
-# Time of collective communication: rings by the α–β model.
+# Time of collective communication: ring algorithms in the α–β model.
 #
 # all-reduce of S bytes over n GPUs    start + 2 (n - 1) · hop + 2 (n - 1) / n · S / rate
 #
@@ -221,11 +233,11 @@ BYTES_PER_MS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of communicating GPUs, the same number on each node.
+    """A group of communicating GPUs, with the same number on each node.
 
     Attributes:
         gpus: total number of GPUs, at least 1.
-        per_node: GPUs of the group on one node.
+        per_node: number of GPUs of the group on one node.
         link: link within a node.
         network: link between nodes; None if the group is on one node.
     """
@@ -237,7 +249,7 @@ class Group:
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes."""
+        """Number of nodes of the group."""
         return -(-self.gpus // self.per_node)
 
     def all_reduce_ms(self, size: float) -> float:

@@ -1,11 +1,11 @@
-"""The time of a step: the kinds of time in a row, and how steps are timed, warm and cold.
+"""Timing of steps, with warm and with cold caches, and the kinds of time in a row.
 
     W    wall time of a synchronised step, as a caller sees it
     E    time between CUDA events around it, without the wait for the host to notice its end
     K    sum of its kernels, from a profiled step: the work of the device
 
-A short step includes its launch overhead in W and E, and only its work in K. Steps are timed one by
-one after a settled warm-up.
+For a short step W and E include the launch overhead, K only the work. Steps are timed one by one
+after a warm-up that has settled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AGREEMENT = 0.01
 WINDOW_MS = 25.0
 """Least duration of a warm-up window, so that two of them give the clocks 50 ms to rise."""
 QUEUE_MS = 100.0
-"""Approximate duration of queued steps."""
+"""Approximate total duration of queued steps."""
 
 Step = Callable[[], object]
 
@@ -43,7 +43,7 @@ class WarmUp:
         first_call_ms: time of the call before the warm-up, which loads, compiles and allocates; it
             is neither a warm-up step nor a timed one.
         steps: number of warm-up steps.
-        settled: whether its last two windows agreed, or the reason why there were no two.
+        settled: whether its last two windows agreed, or the reason why there is only one.
     """
 
     first_call_ms: float
@@ -139,7 +139,8 @@ def time_steps(
         step: one forward pass, or one training step.
         watch: stopwatch of the device.
         settings: numbers of steps and lengths of windows.
-        between: called before, amid and after the timed steps, outside of every timed span.
+        between: function that is called before, halfway through and after the timed steps, outside
+            of every timed span.
     """
     tell("warming up")
     warm_up = _warm_up(step, watch, settings)
@@ -172,7 +173,7 @@ def time_queued(step: Step, watch: CudaStopwatch, *, step_ms: float) -> float:
 
 
 def _warm_up(step: Step, watch: Stopwatch, settings: Settings) -> WarmUp:
-    """Run windows until two agree or the time is over, not counting the first call."""
+    """Run a first call, then windows of steps until two successive ones agree or time is up."""
     first_call_ms, _ = watch(step)
     windows: list[list[float]] = []
     begin, spent_s = time.monotonic(), 0.0
@@ -182,7 +183,11 @@ def _warm_up(step: Step, watch: Stopwatch, settings: Settings) -> WarmUp:
         windows.append(_window(step, watch, settings.warm_up_steps))
         spent_s = time.monotonic() - begin
     steps = sum(map(len, windows))
-    settled = _agree(windows[-2:]) if len(windows) > 1 else Absent(_alone(steps, spent_s, settings))
+    settled = (
+        _agree(windows[-2:])
+        if len(windows) > 1
+        else Absent(_one_window_text(steps, spent_s, settings))
+    )
     return WarmUp(first_call_ms, steps, settled)
 
 
@@ -197,12 +202,12 @@ def _window(step: Step, watch: Stopwatch, least: int) -> list[float]:
 
 
 def _agree(pair: Sequence[Sequence[float]]) -> bool:
-    """Return whether the medians of two windows agree: a single late step does not count."""
+    """Return whether two windows agree by their medians, which a single late step cannot move."""
     first, second = map(median, pair)
     return abs(first - second) <= AGREEMENT * max(first, second)
 
 
-def _alone(steps: int, spent_s: float, settings: Settings) -> str:
+def _one_window_text(steps: int, spent_s: float, settings: Settings) -> str:
     return (
         f"one window of {steps} warm-up steps took {spent_s:.2g} s, more than the "
         f"{settings.settle_s:g} s that the warm-up may last"
@@ -211,14 +216,14 @@ def _alone(steps: int, spent_s: float, settings: Settings) -> str:
 
 # Cold steps: the inputs of an operator are evicted before each of them.
 #
-# Repeated steps on the same tensors find whatever fits into the L2 cache of a GPU there; within a
-# network an operator finds some of it. Both extremes are measured. Before each cold step a buffer
-# of several times the cache is read, not written: writing back dirty lines would cost the step its
-# bandwidth.
+# Repeated steps on the same tensors find them in the L2 cache of a GPU, as far as they fit; within
+# a network an operator finds part of its inputs there. Both extremes are measured. Before each cold
+# step a buffer of several times the cache is read, not written: writing back dirty lines would take
+# bandwidth from the step.
 
 
 BUFFER_CACHES = 4
-"""Buffer size in cache sizes: enough for any replacement policy and for split caches."""
+"""Buffer size in cache sizes, enough for any replacement policy and for split caches."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 NOT_COLD = Absent("operators alone are measured with cold caches")
 NO_ROOM = Absent("no memory was left for the buffer that empties the caches")
@@ -305,7 +310,7 @@ class Timed:
 
 
 def times_of(row: Mapping[str, Any]) -> Iterator[Timed]:
-    """Yield every time in a row: each is a label of its own.
+    """Yield every time in a row; each is a training label of its own.
 
     Args:
         row: columns of `dippm.measure.columns`; null and missing ones are skipped.

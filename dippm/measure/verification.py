@@ -1,4 +1,8 @@
-"""Predictions compared with measurements: each quantity, and each operator with its kernels."""
+"""Comparison of predictions with measurements.
+
+`verify` compares the quantities of a whole model, `verify_operators` the operators of a prediction
+with the kernels of one profiled step.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class Check:
         predicted: value in the unit of the target; None if it was not predicted.
         interval: interval of the prediction.
         measured: measured value; None if it could not be measured.
-        reason: reason for a missing value; empty without one.
+        reason: reason for a missing value; "" if both are present.
     """
 
     target: str
@@ -56,9 +60,9 @@ class Verification:
 
     Attributes:
         title: model and conditions.
-        checks: one per target; empty if the two cannot be compared.
-        prediction: the prediction; None if it could not be made.
-        measurement: the measurement.
+        checks: comparison of each target; empty if the two cannot be compared.
+        prediction: prediction; None if it could not be made.
+        measurement: measurement under the same conditions.
         reason: reason why the two are not compared; "" if they are.
     """
 
@@ -85,7 +89,7 @@ class Verification:
         if self.prediction is None or self.reason:
             return f"{self.measurement}\n comparison absent: {printable(self.reason)}"
         head = f"{'':14}{'predicted':<14}{'interval':<22}{'measured':<14}{'error':>8}"
-        lines = [" " + self.title, head, *map(_line, self.checks)]
+        lines = [" " + self.title, head, *map(_check_line, self.checks)]
         load = self.measurement.load
         if load is not None:
             lines.append(f" {'machine':<13}{load.words}")
@@ -107,7 +111,7 @@ def verify(prediction: Prediction, measurement: Measurement) -> Verification:
     """Compare a prediction with a measurement.
 
     Raises:
-        ConditionsError: if their conditions differ; a difference is never averaged.
+        ConditionsError: if their conditions or frameworks differ.
     """
     _refuse_mismatch(prediction, measurement)
     checks = tuple(_check(target, prediction, measurement) for target in TARGETS)
@@ -133,6 +137,11 @@ def why_other_framework(prediction: Prediction, framework: str) -> str:
 
 
 def _refuse_mismatch(prediction: Prediction, measurement: Measurement) -> None:
+    """Check that a prediction and a measurement have the same conditions.
+
+    Raises:
+        ConditionsError: if they differ.
+    """
     c, regime = prediction.conditions, measurement.regime
     pairs = {
         "device": (c.device.name, measurement.device),
@@ -171,7 +180,7 @@ def _check(target: str, prediction: Prediction, measurement: Measurement) -> Che
     return Check(target, predicted, interval, measured, "; ".join(reasons))
 
 
-def _line(check: Check) -> str:
+def _check_line(check: Check) -> str:
     unit = UNITS[check.target]
     predicted = "–" if check.predicted is None else f"{show(check.predicted)} {unit}"
     measured = "–" if check.measured is None else f"{show(check.measured)} {unit}"
@@ -194,10 +203,10 @@ class OperatorCheck:
 
     Attributes:
         node: position in `ModelGraph.nodes`; None for kernels that no operator launched.
-        op: canonical name, "" without a node.
-        path: path of its module.
-        kernels: number of its kernels; on a CPU calls of operators.
-        measured_ms: sum of their durations; None without any.
+        op: canonical name; "" without a node.
+        path: path of the operator's module.
+        kernels: number of its kernels, or of operator calls on a CPU.
+        measured_ms: sum of the durations of its kernels; None if it has none.
         predicted_ms: predicted time; None if it was not predicted.
     """
 
@@ -222,11 +231,11 @@ class OperatorVerification:
 
     Attributes:
         title: model and conditions.
-        checks: one per measured or predicted operator; kernels without an operator last.
-        measured_ms: sum of all kernels of the step: regime K.
+        checks: comparison of each operator; kernels without an operator last.
+        measured_ms: sum of the durations of all kernels of the step.
         predicted_ms: sum over all operators; None if they were not predicted.
         joined: share of `measured_ms` whose kernels belong to an operator, 0 to 1.
-        reason: reason for missing predictions; empty without one.
+        reason: reason for missing predictions; "" if there are predictions.
     """
 
     title: str
@@ -263,8 +272,9 @@ def verify_operators(
     Args:
         measurement: measurement with kernels.
         graph: graph of the same model.
-        predicted: costs of the graph's operators; the host's share is left out of the sums.
-        reason: reason why there are none.
+        predicted: costs of the graph's operators; costs without a node, such as that of the host,
+            are left out.
+        reason: reason why `predicted` is empty.
 
     Raises:
         ConditionsError: if the measurement has no kernels, with the reason.

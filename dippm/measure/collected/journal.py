@@ -1,4 +1,4 @@
-"""What a collector writes as it goes: its journal, and a file for each of its starts.
+"""Files that a collector writes while it measures: the journal of rows, and campaign files.
 
 The journal has one line of JSON per row, synced to disk before the next point starts. `kill -9`
 loses at most the row in flight: each line is written and synced as a whole, and lines torn by a
@@ -41,7 +41,7 @@ class Journal:
         """Append a row and sync it to disk.
 
         Raises:
-            StorageError: if that fails; the journal is then unchanged.
+            StorageError: if the row cannot be written; the journal is then unchanged.
         """
         line = encode(row)
         try:
@@ -77,12 +77,12 @@ class Journal:
 
 
 def encode(row: Row) -> bytes:
-    """Return a row as a line."""
+    """Return a row as a line of JSON."""
     return (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Return the complete rows of a journal, and its torn lines; a missing file is empty."""
+    """Return the complete rows of a journal and its damaged lines; a missing file has neither."""
     rows, damaged = [], []
     content = path.read_bytes() if path.exists() else b""
     for line in content.splitlines(keepends=True):
@@ -126,6 +126,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _recover(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Move damaged lines to a separate file; return the rows and the number of these lines."""
     rows, damaged = read_journal(path)
     if damaged:
         with path.with_name(f"{path.name}.torn").open("ab") as aside:
@@ -136,7 +137,7 @@ def _recover(path: Path) -> tuple[list[dict[str, Any]], int]:
     return rows, len(damaged)
 
 
-# Campaign files: the request of each start of the collector, and how it ended.
+# Campaign files: for each start of the collector, its request and how it ended.
 
 
 CAMPAIGNS = "campaigns"
@@ -168,8 +169,8 @@ def read_campaigns(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], list[st
 def mark_killed(folder: Path, statuses: Mapping[str, Mapping[str, int]]) -> None:
     """Mark campaigns without an end as killed, and count their rows.
 
-    Their file dates from their start or first row, so the rows since then are subtracted from what
-    it lists as left.
+    Their files were written at the start or at the first row, so rows since then are subtracted
+    from the number of points that they state as left.
 
     Args:
         folder: folder of the set; its lock must be held, so that no campaign can be running.

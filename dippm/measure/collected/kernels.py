@@ -1,8 +1,9 @@
 """Kernel tables of a collected set: one file per shard with the tables of its rows.
 
-In the journal a table is packed text in its row (`KEY`); when rows move to a shard, their tables
-move to "kernels-0000.parquet", or "kernels-0000.jsonl.gz" without pyarrow. It is written before its
-shard, so that every row of a shard has its table.
+In the journal a row contains its table as packed text (`KEY`). When rows move to a shard, their
+tables move to "kernels-0000.parquet", or to "kernels-0000.jsonl.gz" without pyarrow. That file is
+written before the shard, so that every row of a shard has its table. The second section encodes and
+reads such files.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEY = "kernels"
+"""Name under which a row of the journal contains its packed table."""
 Kernels = Mapping[str, tuple[TracedKernel, ...]]
 
 
@@ -52,10 +54,10 @@ def write_kernels(shard: Path, rows: Iterable[Row], others: Kernels | None = Non
     Args:
         shard: path of the shard, "shard-0000" with any suffix.
         rows: rows of the journal.
-        others: tables from existing files.
+        others: further tables by row id, from existing files.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if the file cannot be written.
     """
     tables: dict[str, Sequence[Mapping[str, Any]]] = {
         key: [kernel.to_dict() for kernel in kernels] for key, kernels in (others or {}).items()
@@ -105,10 +107,10 @@ def _stem(shard: Path) -> str:
     return shard.name.partition(".")[0].replace("shard-", "kernels-")
 
 
-# The file: Parquet, or JSON lines without pyarrow.
+# Format of the file: Parquet, or JSON lines without pyarrow.
 #
 # Names repeat between rows and points, so a dictionary and zstd compress a kernel to a few bytes.
-# Numbers are stored byte by byte: the high bytes of most are alike.
+# Numbers are split into streams of bytes, because their high bytes are mostly equal.
 
 
 ROW_ID = "row_id"
@@ -116,12 +118,12 @@ ROW_ID = "row_id"
 REPEATED = (ROW_ID, "kernel", "operators.list.element", "path", "part")
 """Columns with repeating values, by their names in Parquet."""
 NUMERIC = ("instances.list.element", "start_ns", "ns", "grid.list.element", "block.list.element")
-"""Columns with numbers that hardly repeat: with a dictionary they grow by half."""
+"""Columns with numbers that hardly repeat, which a dictionary would enlarge by half."""
 SUFFIXES = (".parquet", ".jsonl.gz")
 
 
 def table_suffix() -> str:
-    """Return the suffix of files on this machine."""
+    """Return the suffix of files written on this machine, by whether pyarrow is installed."""
     return SUFFIXES[0 if find_spec("pyarrow") else 1]
 
 

@@ -1,4 +1,4 @@
-"""The rule that decides which rows are training labels, and the noise of these labels."""
+"""Training labels in measured rows: which rows are usable, and the noise floor of their values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DISTURBING = ("thermal", "slowdown", "brake")
-"""Parts of the names of throttle reasons that make a GPU slower than it is on its own. The power
-cap is not among them: it is the GPU's normal operation."""
+"""Parts of the names of throttle reasons that make a measurement unusable.
+
+The power cap is not among them, because it belongs to a GPU's normal operation.
+"""
 
 UNSTEADY = 0.2
-"""Largest relative standard deviation on a CPU, which has no list of other processes: beyond it,
-the steps shared the machine."""
+"""Largest relative standard deviation of the steps on a CPU.
+
+A CPU has no list of other processes; with a larger deviation, the steps shared the machine.
+"""
 
 
 def why_not_used(row: Mapping[Any, Any]) -> str | None:
-    """Return why a row is not a label, or None if it is one.
+    """Return the reason why a row is not a training label; None if it is one.
 
     Failed, skipped and disturbed rows stay in the data; training leaves them out with this reason.
     """
@@ -39,10 +43,10 @@ def why_not_used(row: Mapping[Any, Any]) -> str | None:
     return None
 
 
-# The noise floor: the spread between repeats of one configuration.
+# Noise floor: the spread between repeats of one configuration.
 #
-# A difference below it is not significant. Repeats are rows of one configuration on one device; the
-# spread of a configuration is the sample standard deviation of its repeats over their mean.
+# A difference below the noise floor is not significant. Repeats are rows of one configuration on
+# one device; their spread is the sample standard deviation over the mean.
 
 
 TARGETS = ("latency_ms", "energy_j", "memory_mb")
@@ -51,17 +55,17 @@ ALL_FAMILIES = "all"
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloor:
-    """The spread between repeats of one target.
+    """The spread of one target between repeats.
 
     Attributes:
-        target: name such as "latency_ms".
-        family: name of the family; "all" for all together.
+        target: name of the target, such as "latency_ms".
+        family: name of the family; "all" for all families together.
         configurations: number of configurations with at least two repeats of the target.
-        rows: number of their repeats.
-        median_percent: median over configurations of the relative spread.
-        p95_percent: 95th percentile of the relative spread.
+        rows: number of repeats of these configurations.
+        median_percent: median over configurations of the relative spread, in %.
+        p95_percent: 95th percentile over configurations of the relative spread, in %.
         days: number of different days (UTC) among the rows.
-        campaigns: number of different campaigns of the collector among them.
+        campaigns: number of different campaigns of the collector among the rows.
     """
 
     target: str
@@ -74,7 +78,7 @@ class NoiseFloor:
     campaigns: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, for a file."""
+        """Return the fields as JSON-ready data."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""A collected set as it is read: its rows as a table, and what was joined with them.
+"""Readers of a collected set: `collected` reads its rows, `read_joined` the graphs of its models.
 
 If the writer was killed in the middle of a line of the journal, only that line is lost, and
 `Collected.notes` reports it.
@@ -35,10 +35,10 @@ class Collected:
 
     Attributes:
         folder: folder that was read.
-        rows: one line per row id in the order of measurement, with the columns of
+        rows: table with one row per row id in the order of measurement, with the columns of
             `dippm.measure.columns`; JSON columns hold Python objects.
         campaigns: contents of the campaign files, oldest first.
-        files: names of the shards, and of the journal if it had rows of its own.
+        files: names of the shards, and of the journal if it has rows that no shard has.
         notes: problems of the files, as text.
     """
 
@@ -58,7 +58,7 @@ def collected(folder: Path) -> Collected:
         DamagedRowsError: if a shard is damaged.
         DippmError: if a row has a newer schema than this version.
     """
-    _need_libraries()
+    _check_libraries()
     journal, damaged = read_journal(folder / JOURNAL)  # first: its rows may move to a shard
     files = shards(folder)
     records = [record for path in files for record in _check_types(path, read_shard(path))]
@@ -93,7 +93,7 @@ def _check_types(path: Path, records: list[Any]) -> list[dict[str, Any]]:
             raise DamagedRowsError(f"{path}: row {number} has no row_id", hint)
         for column in COLUMNS:
             value = record.get(column.name)
-            if value is not None and not _IS[column.kind](value):
+            if value is not None and not _TYPE_CHECKS[column.kind](value):
                 what = f"{column.name} is {shortened(repr(value))}"
                 raise DamagedRowsError(f"{path}: row {number}: {what}", hint)
     return records
@@ -106,7 +106,7 @@ def _is_number(value: Any) -> bool:
 
 
 _LARGEST = 2**63
-_IS: dict[str, Callable[[Any], bool]] = {
+_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "text": lambda value: isinstance(value, str),
     "flag": lambda value: isinstance(value, bool),
     "integer": _is_number,
@@ -140,7 +140,7 @@ def frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return table.sort_values("measured_at", kind="stable").reset_index(drop=True)
 
 
-def _need_libraries() -> None:
+def _check_libraries() -> None:
     missing = [name for name in ("pandas", "pyarrow") if find_spec(name) is None]
     if missing:
         raise RowReaderNotInstalledError(
@@ -149,7 +149,7 @@ def _need_libraries() -> None:
         )
 
 
-# The result of joining a set with graphs: graphs and totals by model.
+# Result of joining a set with graphs: graphs and totals by model.
 
 
 GRAPHS, MODELS, MANIFEST = "graphs.json", "models.jsonl", "manifest.json"
@@ -158,11 +158,11 @@ GRAPHS, MODELS, MANIFEST = "graphs.json", "models.jsonl", "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Models of a set by name; both mappings are empty if nothing was joined.
+    """Graphs and totals of the models of a set; empty if nothing was joined.
 
     Attributes:
-        graphs: file of the raw graph by model.
-        totals: "macs_per_sample", "param_bytes" and others by model.
+        graphs: file with the raw graph, by model.
+        totals: "macs_per_sample", "param_bytes" and others, by model.
     """
 
     graphs: Mapping[str, Path] = field(default_factory=dict)
@@ -186,7 +186,7 @@ def read_joined(folder: Path | None) -> Joined:
     """Read a joined folder.
 
     Args:
-        folder: folder written by `dataset.build_collected`; None for nothing.
+        folder: folder written by `dataset.build_collected`; None without one.
 
     Raises:
         DippmError: if the folder holds no joined set.

@@ -1,7 +1,7 @@
 """Device files: TOML with the catalogue's fields, for devices that are not in the catalogue.
 
-A file is untrusted: it has to be a small regular file, and every value in it is checked. Imported
-ones are kept in a folder of the user.
+A file is untrusted: it has to be a small regular file, and every value in it is checked. The second
+section imports files into a folder of the user, where devices are found by name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEMPLATE = "The README shows a whole file, and where a data sheet has each numbe
 
 
 def is_device_file(device: object) -> bool:
-    """Return whether a device is given as a path, which ends in .toml."""
+    """Return whether a device is given as a path: a path object, or text that ends in .toml."""
     if isinstance(device, os.PathLike):
         return True
     return isinstance(device, str) and device.strip().casefold().endswith(ENDING)
@@ -41,8 +41,8 @@ def read_device(path: str | os.PathLike[str]) -> Device:
     """Return the device of a file.
 
     Args:
-        path: path of a TOML file with the fields of `Device`; unknown values are left out. A table
-            copied from the catalogue, with its ["name"] header, is accepted too.
+        path: path of a TOML file with the fields of `Device`, without those that are not known. A
+            table copied from the catalogue, with its ["name"] header, is accepted too.
 
     Raises:
         DeviceError: if the file cannot be read or is no small TOML file, or if a field is unknown,
@@ -50,10 +50,10 @@ def read_device(path: str | os.PathLike[str]) -> Device:
     """
     file = Path(path).expanduser()
     what = shown(file.name, 80)
-    return _device(_table(_text(file), what), what)
+    return _device_of_table(_parse_table(_read_text(file), what), what)
 
 
-def _device(table: Mapping[str, Any], what: str) -> Device:
+def _device_of_table(table: Mapping[str, Any], what: str) -> Device:
     unknown = [name for name in table if name not in KNOWN]
     if unknown:
         error = UnknownNameError.of("field", str(unknown[0]), KNOWN)
@@ -102,7 +102,9 @@ def write_device(device: Device, path: str | os.PathLike[str]) -> None:
             name: value for name, value in found.items() if value not in (None, "", ())
         }
     text = tomli_w.dumps(table)
-    _device(_table(text, f"the device {shortened(device.name)}"), shown(Path(path).name, 80))
+    _device_of_table(
+        _parse_table(text, f"the device {shortened(device.name)}"), shown(Path(path).name, 80)
+    )
     try:
         Path(path).expanduser().write_text(text, encoding="utf-8")
     except OSError as error:
@@ -111,7 +113,7 @@ def write_device(device: Device, path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         with open_regular(file) as opened:
             content = opened.read(MOST_BYTES + 1)
@@ -131,7 +133,7 @@ def _text(file: Path) -> str:
         raise DeviceError(f"{shown(file)} is not text in UTF-8", TEMPLATE) from error
 
 
-def _table(text: str, what: str) -> Mapping[str, Any]:
+def _parse_table(text: str, what: str) -> Mapping[str, Any]:
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -143,12 +145,12 @@ def _table(text: str, what: str) -> Mapping[str, Any]:
     return table
 
 
-# Imported device files, kept in a folder of the user and found by name.
+# Imported device files, which are kept in a folder of the user and found by name.
 
 LONGEST_NAME = 100
-"""Largest length of an imported device's name, which becomes a file name."""
+"""Maximum length in bytes of an imported device's name, which becomes a file name."""
 OLD_DAYS = 365
-"""Age of a calibration from which on a driver or a library has usually changed."""
+"""Age of a calibration, in days, after which drivers or libraries have usually changed."""
 
 
 def folder() -> Path:
@@ -170,7 +172,7 @@ def import_device(
     Args:
         path: path of a device file.
         name: new name of the device; None keeps that of the file.
-        replace: replace another device with this name.
+        replace: whether to replace another device with this name.
 
     Returns:
         The device, and the path of its copy.
@@ -181,13 +183,13 @@ def import_device(
     device = read_device(path)
     if name is not None:
         device = dataclasses.replace(device, name=name)
-    if not _key(device.name):
+    if not _file_stem(device.name):
         raise DeviceError(
             f"{shortened(device.name)!r} has no letter and no digit, or over {LONGEST_NAME} "
             "characters",
             'Give it a name, name="...".',
         )
-    kept = folder() / f"{_key(device.name)}{ENDING}"
+    kept = folder() / f"{_file_stem(device.name)}{ENDING}"
     if kept.exists() and not replace:
         if read_device(kept) == device:
             return device, kept
@@ -212,7 +214,7 @@ def find_imported(name: str) -> Device | None:
     Raises:
         DeviceError: if its file is damaged.
     """
-    key = _key(name)
+    key = _file_stem(name)
     kept = folder() / f"{key}{ENDING}"
     return read_device(kept) if key and kept.is_file() else None
 
@@ -242,7 +244,7 @@ def age_of(device: Device, today: date | None = None) -> str:
     return f"{rows}{software} on {found.made_on}, {max(days, 0)} days ago{old}"
 
 
-def _key(name: str) -> str:
+def _file_stem(name: str) -> str:
     """Return the file name of a device; "" if its name is not suitable."""
     key = "-".join(re.findall(r"\w+", name.casefold()))
     return key if len(key.encode()) <= LONGEST_NAME else ""

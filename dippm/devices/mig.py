@@ -1,4 +1,4 @@
-"""MIG slices: the smallest one for a model, what fraction of a GPU it is, and where it may lie."""
+"""MIG slices: the smallest one that holds a model, its shares of the GPU, and valid placements."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dippm.devices.device import Device, MigProfile
 
 SEED_DEVICE = "A100-40GB"
 SEED_LIMITS_MB = {"1g.5gb": 5_000, "2g.10gb": 10_000, "3g.20gb": 20_000, "7g.40gb": 40_000}
+"""Device and upper limits of Eq. 2 of D3.5."""
 
 
 def smallest_profile(memory_mb: float, device: Device) -> MigProfile | None:
@@ -21,7 +22,7 @@ def smallest_profile(memory_mb: float, device: Device) -> MigProfile | None:
 
     Args:
         memory_mb: memory of the model in MiB.
-        device: the GPU; its `unlisted_mig_profiles` are not considered.
+        device: GPU; its `unlisted_mig_profiles` are not considered.
 
     Returns:
         None if no slice with known memory suffices, or the GPU has no slices.
@@ -71,8 +72,8 @@ def memory_fraction(profile: MigProfile, device: Device) -> float:
 def taken_fraction(profile: MigProfile, device: Device) -> float:
     """Return the dominant share of a slice, 0 to 1.
 
-    It is the larger of its fractions of compute and memory slices (Ghodsi et al. 2011): of 3g,
-    with 3 of 7 and 4 of 8, no more than two fit.
+    It is the larger of its fractions of compute and memory slices (Ghodsi et al. 2011): a 3g slice
+    has 3 of 7 compute slices and 4 of 8 memory slices, so no more than two fit.
     """
     compute = max(p.compute_slices for p in device.mig_profiles)
     return max(profile.compute_slices / compute, memory_fraction(profile, device))
@@ -96,7 +97,7 @@ class Placement(NamedTuple):
     """A MIG slice at a position.
 
     Attributes:
-        profile: name of the profile, for instance "3g.20gb".
+        profile: name of the profile, such as "3g.20gb".
         start: first memory slice.
         size: number of memory slices.
     """
@@ -129,7 +130,7 @@ def arrangements(device: Device) -> Iterator[Arrangement]:
     Sets that differ only in positions are distinct. Variants of a profile that are not in the
     catalogue ("+me") are not counted.
     """
-    yield from (found for found in _extend((), places(device)) if found)
+    yield from (found for found in _extensions((), places(device)) if found)
 
 
 def maximal_arrangements(device: Device) -> Iterator[Arrangement]:
@@ -145,7 +146,8 @@ def arrange(
 ) -> Arrangement | None:
     """Return a placement for each of several slices, in their order, so that all can coexist.
 
-    Of several solutions, the one is taken that leaves the most placements, largest slices first.
+    Of several solutions, the one that leaves the most free placements is returned, where placements
+    of larger slices count first.
 
     Args:
         wanted: names of profiles, possibly repeated.
@@ -158,7 +160,11 @@ def arrange(
     every, there = tuple(possible), tuple(taken)
     order = sorted(range(len(wanted)), key=lambda n: (-_size(wanted[n], every), wanted[n]))
     names = [wanted[n] for n in order]
-    best = max(_ways(names, every, there), key=lambda way: _room(way + there, every), default=None)
+    best = max(
+        _solutions(names, every, there),
+        key=lambda way: _free_counts(way + there, every),
+        default=None,
+    )
     if best is None:
         return None
     by_number = dict(zip(order, best, strict=True))
@@ -171,7 +177,8 @@ def free(possible: Iterable[Placement], taken: Iterable[Placement]) -> Arrangeme
     return tuple(place for place in possible if _fits(place, there))
 
 
-def _ways(names: list[str], every: Arrangement, there: Arrangement) -> Iterator[Arrangement]:
+def _solutions(names: list[str], every: Arrangement, there: Arrangement) -> Iterator[Arrangement]:
+    """Yield the placements of several profiles that can coexist with existing slices."""
     if not names:
         yield ()
         return
@@ -179,24 +186,27 @@ def _ways(names: list[str], every: Arrangement, there: Arrangement) -> Iterator[
         if place.profile == names[0] and _fits(place, there):
             # Slices of one profile are interchangeable: the next one lies further right.
             later = tuple(p for p in every if p.profile != place.profile or p.start > place.start)
-            for rest in _ways(names[1:], later, (*there, place)):
+            for rest in _solutions(names[1:], later, (*there, place)):
                 yield (place, *rest)
 
 
-def _room(there: Arrangement, every: Arrangement) -> tuple[int, ...]:
+def _free_counts(there: Arrangement, every: Arrangement) -> tuple[int, ...]:
+    """Return the number of free placements by size, the largest size first."""
     left = free(every, there)
     sizes = sorted({place.size for place in every}, reverse=True)
     return tuple(sum(place.size == size for place in left) for size in sizes)
 
 
-def _extend(there: Arrangement, rest: Arrangement) -> Iterator[Arrangement]:
+def _extensions(there: Arrangement, rest: Arrangement) -> Iterator[Arrangement]:
+    """Yield a set of slices, and all that result from adding placements in order."""
     yield there
     for number, place in enumerate(rest):
         if _fits(place, there):
-            yield from _extend((*there, place), rest[number + 1 :])
+            yield from _extensions((*there, place), rest[number + 1 :])
 
 
 def _fits(place: Placement, there: Arrangement) -> bool:
+    """Return whether a placement shares no memory slice with existing slices."""
     end = place.start + place.size
     return all(end <= other.start or other.start + other.size <= place.start for other in there)
 

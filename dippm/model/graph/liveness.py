@@ -1,15 +1,16 @@
-"""Liveness: which tensors are in memory at each step, of a graph and of a program.
+"""Liveness analysis: which tensors are in memory at each step of a graph or a program.
 
-The peak of a graph's activations follows from the order of its nodes. The lifetimes of a program's
-buffers are those of eager and of compiled execution.
+`peak` computes the peak of a graph's activations from the order of its nodes. `eager_lifetimes` and
+`compiled_lifetimes` compute the lifetimes of a program's buffers.
 
 Eager PyTorch frees a tensor when nothing refers to it any more: after its last reader, and not
 before the module call that received it returns, because the caller refers to the arguments of a
 call. So the input of a block lives as long as the block runs, whatever the block does with it.
-Lists, and local names that are never rebound, keep more tensors alive. That is known of modules
-that DIPPM exports itself (`dippm.model.frontends.torch.lifetimes`), but not of most files.
+Lists, and local names that are never rebound, keep more tensors alive. Such references are known
+for modules that DIPPM exports itself (`dippm.model.frontends.torch.lifetimes`), but not for most
+files.
 
-A compiler frees a buffer after its last reader, and makes none for values that only pass between
+A compiler frees a buffer after its last reader, and creates none for values that only pass between
 element-wise operators.
 """
 
@@ -32,8 +33,8 @@ class Peak:
     """The point of highest activation memory.
 
     Attributes:
-        activation_bytes: bytes of live activations there, at the batch of the graph.
-        node: position of the operator whose results reach it; None if the inputs alone do.
+        activation_bytes: bytes of live activations at this point, at the batch of the graph.
+        node: position of the operator whose results reach the peak; None if the inputs alone do.
     """
 
     activation_bytes: int
@@ -73,7 +74,7 @@ def peak(graph: ModelGraph, *, in_place: bool = False) -> Peak:
 
 
 def result_bytes(node: OpNode) -> int:
-    """Return the bytes of a node's results, also if they are views."""
+    """Return the bytes of a node's results, even if they are views."""
     return sum(prod(shape) for shape in node.out_shapes) * item_bytes(node.dtype)
 
 
@@ -92,7 +93,7 @@ def _last_uses(graph: ModelGraph, *, in_place: bool) -> tuple[list[int], dict[in
     owner = list(range(count))
     last_use: dict[int, int] = {}
     for i, node in enumerate(graph.nodes):
-        owner[i] = _owner(i, node, producers[i], owner, readers=readers, in_place=in_place)
+        owner[i] = _memory_owner(i, node, producers[i], owner, readers=readers, in_place=in_place)
         for producer in producers[i]:
             last_use[owner[producer]] = i
         last_use[owner[i]] = max(last_use.get(owner[i], i), i)
@@ -103,9 +104,19 @@ def _last_uses(graph: ModelGraph, *, in_place: bool) -> tuple[list[int], dict[in
     return owner, last_use
 
 
-def _owner(
+def _memory_owner(
     i: int, node: OpNode, before: list[int], owner: list[int], *, readers: list[int], in_place: bool
 ) -> int:
+    """Return the node whose memory holds a node's results: itself unless it is a view or in place.
+
+    Args:
+        i: position of the node.
+        node: node in question.
+        before: positions of its producers.
+        owner: owner of each earlier node's memory.
+        readers: number of readers of each node.
+        in_place: see `peak`.
+    """
     if is_view(node.op, node.attributes):
         return owner[before[0]] if before else -1
     overwrites = operator(node.op).category in _IN_PLACE_CATEGORIES
@@ -137,7 +148,7 @@ class Lifetime:
 
 def eager_lifetimes(program: Program) -> dict[int, Lifetime]:
     """Return the lifetime of every buffer in eager execution, step by step."""
-    first, last = _by_readers(program)
+    first, last = _read_lifetimes(program)
     for start, end in _calls(program):
         for step in program.steps[start : end + 1]:
             for buffer, _ in step.reads:
@@ -178,7 +189,7 @@ def compiled_lifetimes(
             fused = all(operator(r.op).category in _FUSED_INTO for r in joins)
             if joins and fused and buffer not in program.outputs:
                 sources[buffer] = read
-    first, last = _by_readers(program, sources)
+    first, last = _read_lifetimes(program, sources)
     return {b: Lifetime(first[b], last[b]) for b in first if b not in sources}
 
 
@@ -187,10 +198,15 @@ def _last_step(program: Program, origin: int) -> int:
     return bisect_right(program.steps, origin, key=lambda step: step.origin) - 1
 
 
-def _by_readers(
+def _read_lifetimes(
     program: Program, inlined: dict[int, tuple[int, ...]] | None = None
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the first and the last step of every buffer, from its producer and readers."""
+    """Return the first and the last step of every buffer, from its producer and readers.
+
+    Args:
+        program: steps and their buffers.
+        inlined: for each inlined buffer, the stored ones that its readers read instead.
+    """
     count = len(program.steps)
     first = dict.fromkeys(range(program.inputs), -1)
     last = dict.fromkeys(range(program.inputs), count)

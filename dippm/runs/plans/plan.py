@@ -1,4 +1,8 @@
-"""A plan: a file, its rows, and the cells with their status."""
+"""A plan as read from its file, and the cells of its CSV table.
+
+Cells have byte positions, so that the status of a row can be written without changing the rest of
+the file.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class Plan(NamedTuple):
     Attributes:
         path: path of the file, links resolved.
         data: content of the file.
-        rows: rows in order, with the status from a status file beside the plan.
+        rows: rows in order, with the status from a separate status file if there is one.
         slots: cells of each row's status by number; empty if the file has no columns for it.
     """
 
@@ -46,9 +50,9 @@ def is_plan(name: str) -> bool:
     return name.casefold().endswith((*TABLES, *SWEEPS))
 
 
-# Cells of a CSV file with their byte positions, so that single cells can be replaced.
+# Records and cells of a CSV file.
 #
-# RFC 4180 with padding: spaces and tabs around a cell, also around its quotes, are ignored.
+# The format is RFC 4180 with padding: spaces and tabs around a cell or its quotes are ignored.
 
 
 MOST_ROWS, MOST_CELLS = 200_000, 1_000
@@ -64,8 +68,8 @@ class Cell(NamedTuple):
 
     Attributes:
         text: text without padding and quotes.
-        start: position of the first byte, padding included.
-        end: position after the last byte.
+        start: byte position of the cell in the file, padding included.
+        end: byte position after the cell, padding included.
     """
 
     text: str
@@ -77,7 +81,7 @@ class Record(NamedTuple):
     """A record of a table; a quoted cell may contain line ends.
 
     Attributes:
-        line: number of its first line in the file, from 1.
+        line: number of the record's first line in the file, from 1.
         cells: cells from left to right.
     """
 
@@ -90,7 +94,7 @@ class Slots(NamedTuple):
 
     Attributes:
         status: cell of the status.
-        run: cell of the run's uuid.
+        run: cell of the run's UUID.
     """
 
     status: Cell
@@ -111,10 +115,10 @@ def records(data: bytes) -> list[Record]:
 
 
 def replaced(data: bytes, texts: dict[Cell, str]) -> bytes:
-    """Return the bytes with new text in some cells, padded to the old width where it fits."""
+    """Return the bytes with new text in some cells, padded to the old width if it fits."""
     pieces, at = [], 0
     for cell in sorted(texts, key=lambda cell: cell.start):
-        pieces += [data[at : cell.start], _padded(texts[cell], data[cell.start : cell.end])]
+        pieces += [data[at : cell.start], _pad_like(texts[cell], data[cell.start : cell.end])]
         at = cell.end
     return b"".join([*pieces, data[at:]])
 
@@ -125,7 +129,8 @@ def quoted(text: str) -> str:
     return text if plain else '"' + text.replace('"', '""') + '"'
 
 
-def _padded(text: str, before: bytes) -> bytes:
+def _pad_like(text: str, before: bytes) -> bytes:
+    """Return a cell padded to the width of the former one, on the side where that was padded."""
     spelled = quoted(text).encode()
     on_the_right = before[:1] in (b" ", b"\t")
     return spelled.rjust(len(before)) if on_the_right else spelled.ljust(len(before))
@@ -154,6 +159,11 @@ def _records(data: bytes) -> Iterator[Record]:
 
 
 def _cell_text(match: re.Match[bytes], line: int) -> str:
+    """Return the text of a cell without padding and quotes.
+
+    Raises:
+        PlanError: if it is not UTF-8, or a quote is not closed.
+    """
     try:
         if match[1] is not None:
             return match[1].decode().replace('""', '"')

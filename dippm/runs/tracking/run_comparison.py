@@ -1,4 +1,8 @@
-"""`RunComparison`: the measured cost of a run compared with its prediction."""
+"""Comparison of the measured cost of a run with its prediction.
+
+Sections: `compare_run`, which returns a `RunComparison` with verdicts; the check that run and
+prediction have the same conditions; the cost of the steps of a run (`RunFigures`).
+"""
 
 from __future__ import annotations
 
@@ -69,13 +73,13 @@ class RunComparison:
     """A run compared with the prediction that is stored with it.
 
     Attributes:
-        uuid: uuid of the run.
+        uuid: UUID of the run.
         title: model and conditions.
-        compared: latency, energy and memory.
-        told: conditions that the run itself recorded; the others are those of the prediction.
+        compared: comparison of latency, energy and memory.
+        told: names of the conditions that the run recorded; the others are taken to be predicted.
         steps: name, number and warm-up of the spans.
         noise: origin of the noise floor.
-        at: time of the comparison, UTC.
+        at: time of the comparison in UTC.
         figures: all measured values.
     """
 
@@ -90,7 +94,7 @@ class RunComparison:
 
     @property
     def verdict(self) -> str:
-        """Targets outside of their interval and the noise; "held" if there are none."""
+        """Targets outside of their interval and of the noise; "held" if there are none."""
         missed = [
             f"{LABELS[one.target]} {one.verdict}"
             for one in self.compared
@@ -100,7 +104,7 @@ class RunComparison:
 
     def __str__(self) -> str:
         head = f"{'':14}{'predicted':<14}{'interval':<22}{'measured':<14}{'error':>8}{'noise':>8}"
-        lines = [f" {self.title}", head.rstrip(), *map(_line, self.compared)]
+        lines = [f" {self.title}", head.rstrip(), *map(_comparison_line, self.compared)]
         steps = self.figures.methods["latency_ms"]
         untold = [n for n in ("batch", "precision", "mode") if n not in self.told]
         if untold:
@@ -256,7 +260,7 @@ def _was_compared(run: StoredRun) -> bool:
     return any(name.startswith(f"{DOCUMENT}/") for name in run.metrics)
 
 
-def _line(one: TargetComparison) -> str:
+def _comparison_line(one: TargetComparison) -> str:
     unit, label = UNITS[one.target], LABELS[one.target]
     predicted = "–" if one.predicted is None else f"{show(one.predicted)} {unit}"
     measured = "–" if one.measured is None else f"{show(one.measured)} {unit}"
@@ -268,18 +272,18 @@ def _line(one: TargetComparison) -> str:
     return f"{start}  {rest}".rstrip()
 
 
-# Conditions of the run and of the prediction: a difference is refused, not averaged.
+# Conditions of the run and of the prediction, which must not differ.
 
 
 RECORDED = ("batch", "precision", "mode", "phase", "channels_last", "mig", "optimizer")
-"""Conditions that a run may record as a param of this name."""
+"""Conditions that a run may record as a parameter of this name."""
 TIMERS = ("wall", "event")
 
 
 def device_of_run(start: Start) -> str | None:
     """Return the catalogue's name of a run's device; None if the run does not state it.
 
-    It is the param "device", else the only kind of GPU of the machine, or the CPU of a machine
+    It is the parameter "device", else the only kind of GPU in the machine, or the CPU of a machine
     without a GPU.
     """
     if "device" in start.params and not start.params["device"].startswith(("cuda", "cpu")):
@@ -297,12 +301,12 @@ def device_of_run(start: Start) -> str | None:
 
 
 def refuse_mismatch(start: Start, prediction: Mapping[str, Any], timer: str) -> tuple[str, ...]:
-    """Return the conditions that the run recorded, or refuse the comparison.
+    """Return the conditions that the run recorded, checked to be those of the prediction.
 
     Args:
         start: start of the run.
         prediction: prediction as `Prediction.to_dict` returns it.
-        timer: kind of the run's times.
+        timer: kind of time of the run's steps, "wall" or "event".
 
     Raises:
         ConditionsError: if the run's conditions differ from those of the prediction.
@@ -317,7 +321,7 @@ def refuse_mismatch(start: Start, prediction: Mapping[str, Any], timer: str) -> 
     recorded = [name for name in RECORDED if name in start.params]
     pairs |= {name: (asked.get(name), start.params[name]) for name in recorded}
     for name, (predicted, ran) in pairs.items():
-        if _spelt(predicted) != _spelt(ran):
+        if _normalise(predicted) != _normalise(ran):
             raise ConditionsError(
                 f"the prediction is for {name} {predicted}, the run was at {ran}",
                 "Predict and run under the same conditions.",
@@ -325,7 +329,7 @@ def refuse_mismatch(start: Start, prediction: Mapping[str, Any], timer: str) -> 
     return ("device", "timer", *recorded)
 
 
-def _spelt(value: Any) -> str:
+def _normalise(value: Any) -> str:
     text = str(value).strip().casefold()
     names = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "none": ""}
     return names.get(text, text)
@@ -336,14 +340,14 @@ def _gpu_name(line: str) -> str:
     return re.split(r"[,(]|GPU-", line)[0].strip()
 
 
-# The cost of the steps of a run: latency, memory and energy, each a value or a reason.
+# The cost of the steps of a run: latency, memory and energy, each a value or the reason without.
 
 
 BUSY = 0.95
-"""Least share of the time between the first and the last step that steps must take: otherwise the
-energy of the gaps would be attributed to them."""
+"""Least share of the time from the first to the last step that steps must take: the energy of the
+gaps between steps is attributed to them."""
 LEAST_UPDATES = 10
-"""Least number of updates of an energy counter, as in `dippm.measure.energy`."""
+"""Number of updates of an energy counter that must be exceeded, as in `dippm.measure.energy`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +360,7 @@ class RunFigures:
         memory_mb: peak memory of the process tree, in MiB.
         energy_j: gross energy of one step.
         power_w: mean power over the steps.
-        methods: origin of each value, by its name.
+        methods: origin of each value, by name of the value.
     """
 
     timer: str
@@ -379,10 +383,10 @@ def figures_of(steps: Steps, columns: Iterable[Column], *, timer: str, on_gpu: b
     series = {column.series: column for column in columns}
     memory = "nvml_processes.tree_memory_mb" if on_gpu else "tree.rss_mb"
     counter = "nvml.energy_j" if on_gpu else "rapl.package_energy_j"
-    memory_mb = _most(series.get(memory), memory)
+    memory_mb = _peak_mb(series.get(memory), memory)
     if not on_gpu:
-        memory_mb = _of_one_process(memory_mb, series.get("tree.processes"))
-    energy_j = _energy(series.get(counter), counter, steps)
+        memory_mb = _refuse_several_processes(memory_mb, series.get("tree.processes"))
+    energy_j = _energy_per_step_j(series.get(counter), counter, steps)
     window_s = (steps.end_ns - steps.start_ns) / 1e9
     power_w = (
         energy_j if isinstance(energy_j, Absent) else energy_j * len(steps.times_ms) / window_s
@@ -403,7 +407,7 @@ def figures_of(steps: Steps, columns: Iterable[Column], *, timer: str, on_gpu: b
     )
 
 
-def _most(column: Column | None, name: str) -> float | Absent:
+def _peak_mb(column: Column | None, name: str) -> float | Absent:
     source = name.partition(".")[0]
     if column is None:
         return Absent(f"{name} was not sampled: add {source} to --metrics")
@@ -413,7 +417,10 @@ def _most(column: Column | None, name: str) -> float | Absent:
     return float(max(values))
 
 
-def _of_one_process(memory_mb: float | Absent, processes: Column | None) -> float | Absent:
+def _refuse_several_processes(
+    memory_mb: float | Absent, processes: Column | None
+) -> float | Absent:
+    """Return the memory, or a reason instead if it is that of several processes."""
     if processes is None or isinstance(memory_mb, Absent):
         return memory_mb
     most = max((value for value in processes.values.tolist() if value == value), default=1)
@@ -422,8 +429,12 @@ def _of_one_process(memory_mb: float | Absent, processes: Column | None) -> floa
     return memory_mb
 
 
-def _energy(column: Column | None, name: str, steps: Steps) -> float | Absent:
-    """Return energy per step, from the counter's updates during the steps."""
+def _energy_per_step_j(column: Column | None, name: str, steps: Steps) -> float | Absent:
+    """Return the energy per step, from the counter's updates during the steps.
+
+    The mean power between the first and the last update is extended to the whole time of the steps,
+    because counters are updated at times of their own.
+    """
     if column is None:
         return Absent(f"{name} was not sampled: add {name.partition('.')[0]} to --metrics")
     pairs = zip(column.time_ns.tolist(), column.values.tolist(), strict=True)

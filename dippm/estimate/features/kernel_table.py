@@ -1,7 +1,7 @@
-"""`KernelTable`: the kernels of a graph as arrays over the batch; `KernelGraph`: data flow.
+"""The kernels of a graph as arrays (`KernelTable`), and their merged data flow (`KernelGraph`).
 
-Every quantity of a kernel is affine in the batch (activations scale, parameters do not), so two
-expansions give it for all batches.
+Every quantity of a kernel is affine in the batch (activations scale, parameters do not), so the
+kernels at two batches determine it for all batches.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from dippm.model.graph.model_graph import ModelGraph
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+# The kernels of a graph as arrays.
+
 QUANTITIES = (
     "flops",
     "read_bytes",
@@ -50,6 +52,7 @@ QUANTITIES = (
     "copies",
     "serial",
 )
+"""Columns that depend on the batch."""
 SETTINGS = (
     "window",
     "stride",
@@ -63,31 +66,32 @@ SETTINGS = (
     "run",
     "inner_launches",
 )
+"""Columns that do not depend on the batch."""
 _KIND = {name: i for i, name in enumerate(KERNEL_CLASSES)}
 INNER_LAUNCH_SHARE = 0.38
-"""Time of a launch inside of a library, over that of one by a line of Python. cuDNN takes 9.9 µs
-for each kernel of a recurrent layer on the hosts of our H100 and H200, whose eager mode has 26."""
+"""Time of a launch inside of a library over that of a launch from Python: cuDNN takes 9.9 µs for
+each kernel of a recurrent layer on the hosts of our H100 and H200, eager mode 26 µs."""
 _PROBES = (2, 6)
-"""Batches that determine the line of quantities over the batch."""
+"""Batches at which kernels are expanded, to determine quantities as affine functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
-    """Kernels as columns.
+    """K kernels as columns.
 
     Attributes:
         node: position of each kernel's operator, shape (K,).
-        kind: index in KERNEL_CLASSES, shape (K,).
-        unit: index in UNITS, shape (K,).
-        part: index in PARTS, shape (K,); inference is all forward.
-        settings: SETTINGS, which do not depend on the batch, shape (K, 10).
-        per_sample: growth of QUANTITIES per sample of batch, shape (K, 9).
-        fixed: QUANTITIES at batch 0, shape (K, 9).
-        input_bytes: (per sample, fixed) bytes of the user inputs.
-        batch: the batch that the file fixes; None if any is possible.
-        edges: (producer, consumer) positions of kernels, without duplicates, shape (2, E). What
-            passes through operators that launch nothing is joined. Kernels that a compiler merged
-            may read what one further on in the list writes.
+        kind: index in `KERNEL_CLASSES`, shape (K,).
+        unit: index in `UNITS`, shape (K,).
+        part: index in `PARTS`, shape (K,); all of inference is forward.
+        settings: values of `SETTINGS`, which do not depend on the batch, shape (K, 11).
+        per_sample: growth of `QUANTITIES` per sample of the batch, shape (K, 9).
+        fixed: `QUANTITIES` at batch 0, shape (K, 9).
+        input_bytes: bytes of the user inputs per sample, and bytes that do not depend on the batch.
+        batch: batch that the file fixes; None if any is possible.
+        edges: positions of producing and consuming kernels, without duplicates, shape (2, E). Data
+            flow through operators that launch nothing connects the kernels around them. A kernel
+            that a compiler fused may read what a later kernel in the list writes.
     """
 
     node: Integers
@@ -136,8 +140,8 @@ class KernelTable:
     ) -> KernelTable:
         """Expand a graph into the kernels of TensorRT or ONNX Runtime.
 
-        TensorRT chooses its layouts itself; ONNX Runtime holds images as the file does, and runs
-        attention in steps, as exporters spell it.
+        TensorRT chooses layouts itself; ONNX Runtime keeps images in the layout of the file, and
+        runs attention in the separate steps that exporters write.
         """
         width: Precision = "fp16" if precision in EIGHT_BITS else precision
 
@@ -183,7 +187,7 @@ class KernelTable:
 
     @classmethod
     def of_kernels(cls, kernels: list[Kernel]) -> KernelTable:
-        """Return a table of kernels that are ready: their work does not follow a batch."""
+        """Return a table of given kernels, whose work does not depend on a batch."""
         values = _quantities(kernels)
         return cls._from(kernels, np.zeros_like(values), values, (0.0, 0.0), None)
 
@@ -235,7 +239,7 @@ class KernelTable:
         )
 
     def only(self, kernels: Integers) -> KernelTable:
-        """Return the table of some of its kernels, by position; without the data flow."""
+        """Return the table of the kernels at some positions, without the data flow."""
         return replace(
             self,
             node=self.node[kernels],
@@ -249,17 +253,17 @@ class KernelTable:
         )
 
     def quantities(self, batch: int) -> Floats:
-        """Return QUANTITIES at a batch, shape (K, 9)."""
+        """Return `QUANTITIES` at a batch, shape (K, 9)."""
         return np.maximum(self.fixed + batch * self.per_sample, 0.0)
 
     @property
     def launches(self) -> float:
-        """Kernels launched in one inference or step, without those inside of library calls."""
+        """Number of launches in one inference or step, without those inside of library calls."""
         return float(self.settings[:, SETTINGS.index("launches")].sum())
 
     @property
     def host_launches(self) -> float:
-        """Launches, those inside of library calls by the time that they take of the host."""
+        """Number of launches, with those inside of library calls weighted by their host time."""
         inner = self.settings[:, SETTINGS.index("inner_launches")].sum()
         return self.launches + INNER_LAUNCH_SHARE * float(inner)
 
@@ -267,13 +271,13 @@ class KernelTable:
 def _alike(
     sequence: CallSequence, kernels_of: Callable[[CallSequence], list[Kernel]], marker: int
 ) -> tuple[int, int, list[Kernel], list[Kernel]]:
-    """Return two batches and the kernels at them, which are the same but for their sizes.
+    """Return two batches and the kernels at them, which differ in their sizes only.
 
-    A small batch can be as large as another size of the model, by which a rule takes one tensor for
-    another; the marker and what it divides are no size of the model.
+    A small batch may equal another size of the model, so that a rule confuses tensors. The marker
+    batch and its multiples are not sizes of the model, and are tried next.
 
     Raises:
-        ConversionError: if the kernels differ there as well.
+        ConversionError: if the kernels differ for these batches as well.
     """
     for low, high in (_PROBES, (marker, 3 * marker)):
         kernels, others = (kernels_of(sequence.at_batch(batch)) for batch in (low, high))
@@ -302,25 +306,27 @@ def _input_bytes(graph: ModelGraph, batch: int) -> float:
     return float(sum(4 * prod(map(size, spec.shape)) for spec in source.inputs))
 
 
-# The graph of kernels: data flow between them, and which of them are equivalent.
+# The graph of kernels, with equivalent kernels merged.
 #
-# Kernels of repeated blocks have the same features and the same surroundings. A network of a few
-# message-passing rounds gives them one answer, so one of them stands for all: the merged graph is
-# several times smaller and its result is exactly that of the whole graph.
+# Kernels of repeated blocks have the same features and the same neighbourhoods. A network with a
+# few rounds of message passing gives them the same result, so one of them represents all: the
+# merged graph is several times smaller, and its result is exactly that of the whole graph.
+
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelGraph:
-    """The kernels of a model that differ, and the data flow around each.
+    """The distinct kernels of a model, and the data flow around each.
 
     Attributes:
-        table: one kernel for each class of kernels with the same attributes and surroundings,
-            C of them; without `edges`.
-        count: kernels in each class, shape (C,).
-        inward: flows into the representative of each class, as (class read, class), shape (2, E);
-            one for each flow, so that means over neighbours are those of the whole graph.
-        outward: flows out of it, likewise.
+        table: one representative for each of C classes of kernels with the same attributes and
+            neighbourhoods; without `edges`.
+        count: number of kernels in each class, shape (C,).
+        inward: edges into the representative of each class, as (class read, class), shape (2, E);
+            one for each edge, so that means over neighbours are those of the whole graph.
+        outward: edges out of the representative of each class, as (class that reads, class), shape
+            (2, E).
         class_of: class of each kernel of the whole table, shape (K,).
         launches: number of launches of the whole table.
     """
@@ -334,11 +340,11 @@ class KernelGraph:
 
     @classmethod
     def of(cls, table: KernelTable, rounds: int) -> KernelGraph:
-        """Merge the kernels that as many rounds of message passing cannot tell apart, at any batch.
+        """Merge the kernels that message passing cannot distinguish, at any batch.
 
         Args:
             table: kernels of a model.
-            rounds: of message passing.
+            rounds: number of rounds of message passing.
         """
         columns = [table.kind[:, None], table.unit[:, None], table.part[:, None], table.settings]
         attributes = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
@@ -358,18 +364,18 @@ class KernelGraph:
 
 
 def refined(attributes: NDArray[np.float64], edges: Integers, rounds: int) -> Integers:
-    """Return a colour for each kernel: equal colours mean equal attributes and surroundings.
+    """Return a colour for each kernel: equal colours mean equal attributes and neighbourhoods.
 
-    Colour refinement (Weisfeiler and Leman 1968): each round adds to a kernel's colour those of
-    what it reads and of what reads it, as multisets.
+    Colour refinement (Weisfeiler and Leman 1968): each round extends a kernel's colour by the
+    multisets of the colours of its producers and of its consumers.
 
     Args:
         attributes: attributes of each kernel, shape (K, F).
-        edges: producer and consumer of each flow, shape (2, E).
-        rounds: number of rounds, the distance up to which surroundings count.
+        edges: producer and consumer of each edge, shape (2, E).
+        rounds: number of rounds, which is the radius of the neighbourhoods.
 
     Returns:
-        0 to C - 1, shape (K,).
+        Colours from 0 to C - 1, shape (K,).
     """
     _, colour = np.unique(attributes, axis=0, return_inverse=True)
     colour = colour.ravel()
@@ -386,7 +392,7 @@ def refined(attributes: NDArray[np.float64], edges: Integers, rounds: int) -> In
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scatter integers over 64 bits (splitmix64), so that sums of them tell multisets apart."""
+    """Hash integers to 64 bits (splitmix64), so that sums of hashes distinguish multisets."""
     z = values * _MIX
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

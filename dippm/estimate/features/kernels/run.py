@@ -1,4 +1,8 @@
-"""`Run`: what is known of a run while its kernels are listed; views and the order of axes."""
+"""State of a run while its kernels are launched: tensors, strides, number formats.
+
+A `Run` holds the `State` of every tensor and the kernels so far. The second section follows views,
+and decides the memory order in which calls write their results.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,15 @@ Strides = tuple[int, ...]
 HALF: tuple[Precision, ...] = ("fp16", "bf16")
 AUTOCAST: tuple[Precision, ...] = ("amp", "amp-bf16")
 LONGEST_RUN = 4096
+"""Number of contiguous elements above which longer runs are not distinguished."""
 HALF_WIDTH = 2
-"""Bytes per element."""
+"""Bytes per element in half precision."""
 KeptHalf: TypeAlias = Literal["scores", "group_norms", "layer_norms"]
-"""Scores of unfused attention, as in PyTorch before its version 2.5; norms under autocast, as timm
-runs those of its own after `set_fast_norm`."""
+"""What stays in half precision where PyTorch widens it to float32.
+
+Scores of unfused attention, as in PyTorch before its version 2.5; normalisations under autocast, as
+timm runs its own after `set_fast_norm`.
+"""
 NORMS: Mapping[str, KeptHalf] = {
     "group_norm": "group_norms",
     "layer_norm": "layer_norms",
@@ -46,8 +54,8 @@ class State:
     Attributes:
         width: bytes per element.
         strides: strides in elements; 0 along a broadcast axis.
-        makers: kernels that wrote it.
-        widened: whether the model itself asked for float32 of half precision.
+        makers: positions of the kernels that wrote it.
+        widened: whether the model itself casts it from half precision to float32.
     """
 
     width: int
@@ -60,20 +68,20 @@ class Run:
     """A run of a model.
 
     Attributes:
-        sequence: its calls, at the batch in question.
+        sequence: calls of the model, at the batch of the run.
         precision: number format of the run.
-        channels_last: whether images and weights of convolutions are stored channels last.
-        compiled: whether a compiler makes the kernels of these calls.
-        kept_half: what keeps the width of its half-precision operands where PyTorch widens it.
+        channels_last: whether images and weights of convolutions are in channels-last layout.
+        compiled: whether a compiler generates the kernels.
+        kept_half: what stays in half precision where PyTorch widens it.
         autocast: whether the framework chooses the precision of each call.
         product_width: bytes per element of the operands and results of matrix products.
         default_width: bytes per element of parameters and inputs.
         tensors: tensors of the sequence, then those that rules add.
         part: part of a training step that the next kernels belong to.
-        training: whether batch norms compute the statistics that they norm with.
+        training: whether batch normalisations compute the statistics of the batch.
         kernels: kernels launched so far.
-        graph_breaks: the kernels, call by call, that a compiler leaves to the framework; it
-            compiles the calls before and after them as two graphs.
+        graph_breaks: ranges of kernels, one per call that a compiler leaves to the framework; the
+            calls before and after it are compiled as separate graphs.
     """
 
     def __init__(
@@ -106,7 +114,7 @@ class Run:
 
     @contextmanager
     def restored(self, positions: Iterable[int]) -> Iterator[None]:
-        """Forget the casts and copies that a call makes of its arguments."""
+        """Restore the states of arguments after a block: casts and copies serve one call only."""
         before = {p: self.state(p) for p in positions}
         yield
         self.states.update(before)
@@ -116,7 +124,7 @@ class Run:
         return self.tensors[position]
 
     def state(self, position: int) -> State:
-        """Return what is known of a tensor; parameters are dense."""
+        """Return the state of a tensor; parameters are dense."""
         if position not in self.states:
             tensor = self.tensor(position)
             self.states[position] = State(self.natural_width(tensor), dense_strides(tensor.shape))
@@ -127,26 +135,26 @@ class Run:
         return self.default_width if tensor.is_float else item_bytes(tensor.dtype)
 
     def operands(self, call: OperatorCall) -> list[int]:
-        """Return the arguments that take memory."""
+        """Return the arguments of a call that are tensors rather than numbers."""
         return [p for p in call.inputs if not self.tensor(p).is_number]
 
     def stored(self, position: int) -> int:
-        """Return how many elements of a tensor lie in memory: repeated ones once."""
+        """Return the number of elements of a tensor in memory; broadcast ones count once."""
         shape, strides = self.tensor(position).shape, self.state(position).strides
         return prod(n for n, stride in zip(shape, strides, strict=True) if stride)
 
     def is_dense(self, position: int) -> bool:
-        """Return whether a tensor lies in memory in the order of its axes."""
+        """Return whether a tensor is contiguous in the order of its axes."""
         shape, strides = self.tensor(position).shape, self.state(position).strides
         dense = dense_strides(shape)
         return all(n == 1 or s == d for n, s, d in zip(shape, strides, dense, strict=True))
 
     def run_length(self, position: int, strides: Strides) -> int:
-        """Return how many elements in a row a kernel reads together if it writes in an order.
+        """Return how many contiguous elements a kernel reads in the order in which it writes.
 
         Args:
             position: tensor that is read.
-            strides: of what is written, over the same axes.
+            strides: strides of the tensor that is written, over the same axes.
         """
         shape, held = self.tensor(position).shape, self.state(position).strides
         order = sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis))
@@ -168,7 +176,7 @@ class Run:
         self.states[position] = State(width, strides or dense_strides(shape), makers, widened)
 
     def share(self, position: int, source: int, strides: Strides | None = None) -> None:
-        """Record that a tensor is a view of another, perhaps of its parts as complex numbers."""
+        """Record that a tensor is a view of another, possibly of real numbers as complex ones."""
         held = self.state(source)
         self.states[position] = replace(
             held,
@@ -187,9 +195,9 @@ class Run:
         """Launch a kernel; return its position.
 
         Args:
-            kernel: without its sources.
+            kernel: kernel without its sources.
             reads: tensors that it reads.
-            after: further kernels whose results it reads.
+            after: positions of further kernels whose results it reads.
         """
         sources = {m for p in reads for m in self.state(p).makers} | set(after)
         self.kernels.append(kernel._replace(sources=tuple(sorted(sources)), part=self.part))
@@ -198,7 +206,7 @@ class Run:
     def promoted(self, call: OperatorCall) -> int:
         """Return the bytes per element of a result that no rule of autocast decides.
 
-        A complex result is of two numbers as wide as the widest operand, and the other way round.
+        It is the width of the widest operand, where a complex number counts as two real ones.
         """
         out = self.tensor(call.outputs[0])
         parts = 2 if is_complex(out.dtype) else 1
@@ -213,7 +221,7 @@ class Run:
         return parts * max(widths, default=self.natural_width(out) // parts)
 
     def unit(self, kind: str) -> Unit:
-        """Return the arithmetic of a matrix product of this kernel class."""
+        """Return the arithmetic unit of a matrix product of a kernel class."""
         row = KERNEL_CLASSES[kind]
         if not row.tensor_cores:
             return "fp32"
@@ -231,17 +239,17 @@ class Run:
         return self.autocast and (upsamples or operator(call.op).autocast == "float32")
 
     def narrows(self, call: OperatorCall) -> bool:
-        """Return whether a norm under autocast takes its operands in half precision."""
+        """Return whether a normalisation under autocast takes its operands in half precision."""
         return self.autocast and NORMS.get(call.op) in self.kept_half
 
 
-# Views, and the order of axes that a call gives its result.
+# Views, and the memory order of results.
 
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def view(run: Run, call: OperatorCall) -> bool:
-    """Follow a call that shares the memory of its argument; tell whether it does."""
+    """Record the results of a call as views of its argument; return whether that is possible."""
     source = call.inputs[0]
     given, shape = run.state(source).strides, run.tensor(source).shape
     out = call.outputs[0]
@@ -269,7 +277,7 @@ def view(run: Run, call: OperatorCall) -> bool:
 
 
 def _renamed(run: Run, call: OperatorCall) -> Strides:
-    """Return the strides of images whose axes are only named in another order."""
+    """Return the strides of images that the file transposes only to state their layout."""
     shape = run.tensor(call.outputs[0]).shape
     if run.channels_last and tuple(call.attributes["permutation"]) == TO_CHANNELS_FIRST:
         return dense_strides_like(shape, (prod(shape), 1, 3, 2))
@@ -277,7 +285,7 @@ def _renamed(run: Run, call: OperatorCall) -> Strides:
 
 
 def _taken(run: Run, call: OperatorCall, part: int) -> Strides:
-    """Return the strides of one index of an axis."""
+    """Return the strides of a slice at one index of an axis."""
     source = call.inputs[0]
     given, shape = run.state(source).strides, run.tensor(source).shape
     left = run.tensor(part).shape
@@ -288,7 +296,7 @@ def _taken(run: Run, call: OperatorCall, part: int) -> Strides:
 
 
 def elementwise_strides(run: Run, positions: Sequence[int], shape: Shape) -> Strides:
-    """Return the strides of what element-wise calls write: the order of their first operand."""
+    """Return the strides of an element-wise result: the order of the first operand of its shape."""
     for position in positions:
         if run.tensor(position).shape == shape:
             strides = run.state(position).strides
@@ -298,7 +306,7 @@ def elementwise_strides(run: Run, positions: Sequence[int], shape: Shape) -> Str
 
 
 def images_last(run: Run, position: int) -> bool:
-    """Return whether a tensor holds images with their channels next to each other."""
+    """Return whether a tensor holds images in channels-last layout."""
     shape = run.tensor(position).shape
     if len(shape) != 4:
         return False
@@ -308,7 +316,7 @@ def images_last(run: Run, position: int) -> bool:
 
 
 def image_strides(run: Run, source: int, shape: Shape) -> Strides:
-    """Return the strides of images that a layer makes of others, in the same order."""
+    """Return the strides of images that a layer computes from others, in the same layout."""
     if images_last(run, source):
         return dense_strides_like(shape, (prod(shape), 1, 3, 2))
     return dense_strides(shape)

@@ -1,4 +1,4 @@
-"""`Candidate`: one model of a comparison, with its own options; lists of them, and of batches."""
+"""Models of a comparison (`Candidate`), read from lists of models, and lists of batch sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dippm.model.convert import source_name
 
 COLUMNS = ("model", "input", "batch", "framework")
 ONE_MODEL = (str, bytes, os.PathLike, Mapping, Prediction)
-"""Types that can be iterated over and are no lists of models; modules, too, can be called."""
+"""Iterable types that are a single model rather than a list of models."""
 EXAMPLE = 'model,input,batch\nresnet50.onnx,"3,224,224","1,8,32"'
 
 
@@ -44,8 +44,8 @@ def cases_of(models: Any) -> list[Candidate]:
     """Return each of several models as a `Candidate`.
 
     Raises:
-        ConditionsError: if it is one model, which may be iterable (a name, a sequence of layers),
-            or nothing that holds models.
+        ConditionsError: if a single model is given, which may be iterable (a name, a sequence of
+            layers), or an object that is not a list of models.
     """
     is_one = isinstance(models, ONE_MODEL) or callable(models)
     if is_one or not isinstance(models, Iterable):
@@ -103,20 +103,21 @@ def _candidates(head: list[str], rows: Iterable[list[str]]) -> Iterator[Candidat
         yield Candidate(cells["model"], cells.get("input") or None, batches, framework)
 
 
-# Batch sizes and other numbers of a sweep, from text: lists, powers of two, steps.
+# Batch sizes and other whole numbers of a sweep, as text: lists, powers of two, steps.
 
 MOST = 10_000
+"""Maximum number of sizes in a range with steps."""
 HINT = "Give 8, a list 1,8,32, powers of two 1:1024, or steps 8:128:8."
 
 
 def batches_of(text: str) -> tuple[int, ...]:
-    """Return the batch sizes that a text asks for, each once, in its order.
+    """Return the batch sizes that a text specifies, in its order and without duplicates.
 
-    "1,8,32" is a list; "1:1024" is the powers of two between and both ends; "8:128:8" goes in
-    steps; parts of a list may be ranges.
+    "1,8,32" is a list; "1:1024" stands for both ends and the powers of two between them; "8:128:8"
+    is a range with a step; parts of a list may be ranges.
 
     Raises:
-        ConditionsError: if it is none of these, or asks for more than `MOST`.
+        ConditionsError: if the text has another form, or a range has more than `MOST` sizes.
     """
     found: list[int] = []
     for part in filter(None, re.split(r"[,;\s]+", text.strip())):

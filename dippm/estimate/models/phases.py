@@ -1,4 +1,8 @@
-"""`PhaseModel`: kernels and memory in one phase; `GraphParts`: those of the most recent graphs."""
+"""Phases of a model: how kernels and memory of inference and of a training step are predicted.
+
+A `PhaseModel` is what differs between phases; `ForwardPass` and `TrainingSteps` are the two.
+`GraphParts` caches kernels and footprints of the most recent graphs.
+"""
 
 from __future__ import annotations
 
@@ -31,25 +35,24 @@ _LAUNCHES = SETTINGS.index("launches")
 _FROM_PYTHON = [PARTS.index("forward"), PARTS.index("recompute")]
 """Parts whose kernels Python launches one by one."""
 
-
 AUTOGRAD_TIME = (
     "latency and energy are those of a pass under torch.no_grad: autograd adds time of the host"
 )
 
 
 class Memory(Protocol):
-    """A model of memory; `usage` is the value that the footprint of the phase returns."""
+    """A memory model; `usage` is the value that the footprint of the phase returns."""
 
     def memory_mb(self, usage: Any, gpu: MemoryGpu, asked: AskedContext = None) -> float:
-        """Return the device memory that `nvidia-smi` shows."""
+        """Return the device memory in MB that `nvidia-smi` shows."""
 
     def log_sd(self, usage: Any, gpu: MemoryGpu, asked: AskedContext = None) -> float:
-        """Return the standard deviation of its log error."""
+        """Return the standard deviation of the log error of `memory_mb`."""
 
     def parts(
         self, usage: Any, graph: ModelGraph, gpu: MemoryGpu, asked: AskedContext = None
     ) -> MemoryParts:
-        """Return the parts of that memory."""
+        """Return the parts that `memory_mb` is the sum of."""
 
 
 class PhaseModel(Protocol):
@@ -57,7 +60,7 @@ class PhaseModel(Protocol):
 
     Attributes:
         name: name of the phase.
-        memory: model of its memory.
+        memory: memory model of the phase.
     """
 
     name: Phase
@@ -70,33 +73,36 @@ class PhaseModel(Protocol):
         """Return the conditions, besides the precision, that decide which kernels run."""
 
     def kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
-        """Return the kernels of a model, and the arrays that the law needs of them."""
+        """Return the kernels of a model, and the arrays of them that the law reads."""
 
     def launches(self, table: KernelTable) -> float:
-        """Return the launches of the kernels, counted as those of a forward pass."""
+        """Return the launches of the kernels, in units of a launch of a forward pass."""
 
     def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
-        """Return the footprint at any batch, whose `usage(batch, gpu)` is for `memory`.
+        """Return the footprint at any batch; `memory` takes the value of its `usage(batch, gpu)`.
 
-        Under autograd `without` is the footprint without it, if that is known already.
+        Args:
+            graph: graph of the model.
+            c: conditions.
+            without: with autograd, the footprint without it, if it is known already.
         """
 
     def refuse(self, c: Conditions) -> None:
-        """Refuse conditions that the phase cannot answer.
+        """Check that conditions can be predicted.
 
         Raises:
-            ConditionsError: if it is asked for.
+            ConditionsError: if they cannot.
         """
 
     def never_measured(self, name: str) -> str:
-        """Return the warning for a GPU of which nothing was measured."""
+        """Return the warning for a GPU without measurements."""
 
     def warnings(self, graph: ModelGraph, c: Conditions) -> list[str]:
-        """Return what to know about an answer of this phase."""
+        """Return the warnings for an answer of this phase."""
 
 
 class ForwardPass:
-    """Inference."""
+    """Inference: a forward pass."""
 
     name: Phase = "inference"
 
@@ -125,11 +131,11 @@ class ForwardPass:
         return table, LawKernels.of(KernelGraph.of(table, ROUNDS))
 
     def launches(self, table: KernelTable) -> float:
-        """Return how many there are, those inside of library calls by what they take."""
+        """Return the number of launches, see `KernelTable.host_launches`."""
         return table.host_launches
 
     def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
-        """Return the tensors of a pass."""
+        """Return the footprint of a pass, with or without autograd."""
         if c.autograd:
             return AutogradFootprint.of(
                 graph,
@@ -146,16 +152,16 @@ class ForwardPass:
         """Refuse nothing."""
 
     def never_measured(self, name: str) -> str:
-        """Return that other GPUs stand for it."""
+        """Return the warning that the GPU is extrapolated from other GPUs."""
         return f"{name} was never measured: extrapolated from other GPUs"
 
     def warnings(self, graph: ModelGraph, c: Conditions) -> list[str]:
-        """Yield what autograd does besides keeping tensors."""
+        """Return the warning that the time of autograd itself is not predicted."""
         return [AUTOGRAD_TIME] if c.autograd else []
 
 
 class TrainingSteps:
-    """Forward, backward and update."""
+    """Training steps: forward pass, backward pass and update."""
 
     name: Phase = "train"
 
@@ -188,14 +194,18 @@ class TrainingSteps:
         return table, LawKernels.of(KernelGraph.of(table, 0))
 
     def launches(self, table: KernelTable) -> float:
-        """Return launches, those that no line of Python makes by what they take."""
+        """Return the launches, with those that C++ makes weighted by their share of host time.
+
+        Python launches the forward pass and recomputed blocks; the autograd engine and the
+        optimizer launch the rest, in less time.
+        """
         counts = table.settings[:, _LAUNCHES]
         inside = float(counts[np.isin(table.part, _FROM_PYTHON)].sum())
         outside = self._launch_share * (float(counts.sum()) - inside)
         return inside + outside + table.host_launches - table.launches
 
     def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
-        """Return what a step keeps."""
+        """Return the footprint of a step."""
         return TrainingFootprint.of(
             graph,
             c.precision,
@@ -206,10 +216,10 @@ class TrainingSteps:
         )
 
     def refuse(self, c: Conditions) -> None:
-        """Refuse compiled training, whose kernels are not known.
+        """Check that a step is not compiled, because the kernels of compiled steps are not known.
 
         Raises:
-            ConditionsError: if it is asked for.
+            ConditionsError: if it is compiled.
         """
         if c.mode == "compiled":
             raise ConditionsError(
@@ -218,14 +228,14 @@ class TrainingSteps:
             )
 
     def never_measured(self, name: str) -> str:
-        """Return what stands for its training steps."""
+        """Return the warning that names what the GPU is extrapolated from."""
         return (
             f"no training step was measured on {name}: extrapolated from inference and from "
             f"training steps on {', '.join(sorted(self._measured))}"
         )
 
     def warnings(self, graph: ModelGraph, c: Conditions) -> list[str]:
-        """Tell of power, which was not measured, and of models without blocks to checkpoint."""
+        """Return warnings that power was not measured, and that a model has no blocks."""
         found = ["power and energy follow the law of inference: of no step the power was measured"]
         if c.checkpointing and not any(blocks_of({node.path for node in graph.nodes}).values()):
             found.append(
@@ -236,22 +246,23 @@ class TrainingSteps:
 
 
 def phase_model(config: Mapping[str, Any]) -> PhaseModel:
-    """Return the phase that a checkpoint answers for."""
+    """Return the phase that a checkpoint predicts."""
     return TrainingSteps(config) if phases_of(config) == ("train",) else ForwardPass(config)
 
 
-# `GraphParts`: kernels and footprints of a phase, kept for the most recent graphs.
+# Cache of kernels and footprints for the most recent graphs.
 #
-# Grids, sweeps and searches ask about one graph under many conditions, few of which decide which
-# kernels run and what is in memory. None of that depends on a checkpoint, so the predictors of a
-# process share it.
+# Grids, sweeps and searches predict one graph under many conditions, few of which decide which
+# kernels run and what is in memory. Neither depends on a checkpoint, so the predictors of a process
+# share the cache.
 
 KEPT_GRAPHS = 8
+"""Number of graphs in the cache."""
 _shared: dict[Phase, GraphParts] = {}
 
 
 class GraphParts:
-    """Kernels and memory footprints of graphs, each made once.
+    """Cache of kernels and memory footprints of graphs.
 
     Args:
         phase: phase of the kernels and footprints.
@@ -263,11 +274,11 @@ class GraphParts:
 
     @classmethod
     def shared(cls, phase: PhaseModel) -> GraphParts:
-        """Return those that all predictors of a phase share."""
+        """Return the cache that all predictors of a phase share."""
         return _shared.setdefault(phase.name, cls(phase))
 
     def kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
-        """Return the kernels of a graph, and what the law needs of them."""
+        """Return the kernels of a graph, and the arrays of them that the law reads."""
         kept = self._kept_of(graph)
         key = (same_arithmetic(c.device, c.precision)[0], *self._phase.key(c))
         if key not in kept:
@@ -276,7 +287,7 @@ class GraphParts:
         return found
 
     def footprint(self, graph: ModelGraph, c: Conditions) -> Any:
-        """Return what tells the memory of a graph at any batch, see `PhaseModel.footprint`."""
+        """Return the footprint of a graph at any batch, see `PhaseModel.footprint`."""
         kept = self._kept_of(graph)
         key = ("footprint", c.precision, c.autograd, *self._phase.key(c))
         if key not in kept:
@@ -285,7 +296,7 @@ class GraphParts:
         return kept[key]
 
     def usage(self, graph: ModelGraph, c: Conditions) -> Any:
-        """Return the memory that a graph takes at the batch of the conditions."""
+        """Return the memory usage of a graph at the batch of the conditions."""
         kept = self._kept_of(graph)
         gpu = MemoryGpu(compute_capability=c.device.compute_capability)
         key = "usage", c.precision, c.autograd, *self._phase.key(c), c.batch, gpu.workspace_bytes

@@ -1,8 +1,9 @@
-"""The memory that autograd keeps, in a training step and in a forward pass of inference.
+"""Memory of training steps, and of forward passes under autograd.
 
-`TrainingMemory`     weights + gradients + states of the optimiser + activations saved for them
-`AutogradFootprint`  weights + the same activations: a forward pass without `torch.no_grad`
-`StepMemoryModel`    the device memory of a training step, context and workspace included
+`TrainingMemory`     weights + gradients + states of the optimiser + saved activations, at a batch
+`TrainingFootprint`  the same at any batch
+`AutogradFootprint`  weights + saved activations: a forward pass without `torch.no_grad`
+`StepMemoryModel`    device memory of a training step, with context and workspace
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ from dippm.model.graph.model_graph import ModelGraph
 Floats = NDArray[np.float64]
 HALF: tuple[Precision, ...] = ("fp16", "bf16")
 PROBES = (2, 6)
-"""Batches that determine the line of saved bytes over the batch."""
+"""Batches that determine the saved bytes as an affine function of the batch."""
 LARGE_PROBES = (512, 1024)
-"""With checkpointing the block that keeps most may differ at a large batch."""
+"""Further batches with checkpointing: the block that keeps most may differ at a large batch."""
 PRIME_BATCH = 1009
-"""Batch that is recognised as a factor in the sizes that grow with it."""
+"""Batch that is a factor of exactly those sizes that grow with it, because it is a large prime."""
 _PRODUCTS = ("dense", "batch_matmul", "attention")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingMemory:
-    """Bytes at the start of the backward pass of a step, gradients of the last one included.
+    """Bytes at the start of the backward pass of a step, with gradients of the previous step.
 
     Attributes:
-        weight_bytes: trained parameters.
-        gradient_bytes: gradients, of the same type.
-        optimizer_bytes: states of the optimiser, of the same type.
-        saved_bytes: tensors saved for the backward pass; with checkpointing their peak.
-        fresh_bytes: temporary tensors of the update, which runs after the saved ones are freed.
-        loss_bytes: the result and the temporary tensors of its loss, see `TrainingStep`.
+        weight_bytes: bytes of the trained parameters.
+        gradient_bytes: bytes of the gradients, which have the type of the parameters.
+        optimizer_bytes: bytes of the optimiser's states, which have the type of the parameters.
+        saved_bytes: bytes of tensors saved for the backward pass; with checkpointing their peak.
+        fresh_bytes: bytes of the update's temporary tensors; it runs after saved ones are freed.
+        loss_bytes: bytes of the result and of its loss's temporary tensors, see `TrainingStep`.
     """
 
     weight_bytes: float
@@ -71,15 +72,15 @@ class TrainingMemory:
         channels_last: bool = False,
         attention: Attention = "fused",
     ) -> TrainingMemory:
-        """Follow a step of eager PyTorch.
+        """Return the memory of a step in eager PyTorch.
 
         Args:
-            graph: a graph that follows the batch, or one at this batch.
+            graph: graph with a symbolic batch, or one at this batch.
             batch: batch size in samples.
             precision: number format, see `Conditions`.
             optimizer: optimiser whose states are kept.
             checkpointing: whether every block is run again in the backward pass, see `blocks_of`.
-            channels_last: whether images are stored channels last.
+            channels_last: whether images are in channels-last layout.
             attention: "fused" or "unfused", see `launched`.
         """
         step = training_step(
@@ -101,12 +102,12 @@ class TrainingMemory:
 
     @property
     def kept_bytes(self) -> float:
-        """Return the bytes that stay from step to step: parameters, gradients, states."""
+        """Bytes that stay from step to step: parameters, gradients, states."""
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     @property
     def total_bytes(self) -> float:
-        """Return the sum of all parts at the start of the backward pass."""
+        """Sum of all parts at the start of the backward pass, in bytes."""
         return self.kept_bytes + self.saved_bytes + self.loss_bytes
 
 
@@ -115,8 +116,8 @@ class StepUsage:
     """The memory of a step at one batch, the same on every device.
 
     Attributes:
-        memory: its parts.
-        convolves, multiplies: whether the model has convolutions, matrix products.
+        memory: parts of the memory.
+        convolves, multiplies: whether the model has convolutions, and matrix products.
     """
 
     memory: TrainingMemory
@@ -129,11 +130,11 @@ class TrainingFootprint:
     """The memory of a step at any batch.
 
     Attributes:
-        memory: its parts, with the saved bytes of one batch, see `lines`.
-        lines: saved bytes as lines over the batch, (at batch 0, for each sample); the highest
-            counts.
-        loss_line: bytes of the loss, likewise.
-        convolves, multiplies: whether the model has convolutions, matrix products.
+        memory: parts of the memory, with saved bytes and loss at some batch.
+        lines: saved bytes as affine functions of the batch (bytes at batch 0, bytes per sample), of
+            which the largest value holds.
+        loss_line: bytes of the loss as an affine function of the batch.
+        convolves, multiplies: whether the model has convolutions, and matrix products.
     """
 
     memory: TrainingMemory
@@ -153,7 +154,7 @@ class TrainingFootprint:
         channels_last: bool = False,
         attention: Attention = "fused",
     ) -> TrainingFootprint:
-        """Follow steps at a few batches; the arguments are those of `TrainingMemory.of`."""
+        """Return the footprint from steps at a few batches; see `TrainingMemory.of`."""
 
         def memory(batch: int) -> TrainingMemory:
             return TrainingMemory.of(
@@ -181,7 +182,7 @@ class TrainingFootprint:
         return cls(probes[PROBES[0]], tuple(lines), loss, convolves, multiplies)
 
     def usage(self, batch: int, gpu: MemoryGpu = MemoryGpu()) -> StepUsage:
-        """Return what is needed at a batch, the same on every GPU."""
+        """Return the memory at a batch, which is the same on every GPU."""
         m = self.memory
         saved = max(fixed + batch * slope for fixed, slope in self.lines)
         fixed, slope = self.loss_line
@@ -190,7 +191,7 @@ class TrainingFootprint:
 
 
 def _line(batches: tuple[int, int], values: Sequence[float]) -> tuple[float, float]:
-    """Return the line through two values, (at batch 0, for each sample)."""
+    """Return the line through two values: its value at batch 0, and its slope per sample."""
     (low, high), (at_low, at_high) = batches, values
     slope = (at_high - at_low) / (high - low)
     return at_low - low * slope, slope
@@ -205,8 +206,8 @@ class AutogradFootprint:
     """The memory of an eager forward pass that keeps the tensors of a backward pass.
 
     Attributes:
-        inference: the same pass under `torch.no_grad`.
-        fixed, slope: bytes of each kept tensor, at batch 0 and for each sample, shape (T,).
+        inference: footprint of the same pass under `torch.no_grad`.
+        fixed, slope: bytes of each kept tensor, at batch 0 and per sample, shape (T,).
     """
 
     inference: MemoryFootprint
@@ -223,14 +224,14 @@ class AutogradFootprint:
         channels_last: bool = False,
         inference: MemoryFootprint | None = None,
     ) -> AutogradFootprint:
-        """Follow a forward pass at one batch, whose factor tells which tensors grow with it.
+        """Return the footprint from a pass at `PRIME_BATCH`, which shows what grows with the batch.
 
         Args:
-            graph: the model, as for `MemoryFootprint.of`.
+            graph: graph of the model, as for `MemoryFootprint.of`.
             precision: number format.
             attention: "fused" or "unfused".
-            channels_last: whether images are stored channels last.
-            inference: the pass under `torch.no_grad`, if it is known already.
+            channels_last: whether images are in channels-last layout.
+            inference: footprint under `torch.no_grad`, if it is known already.
         """
         inference = inference or MemoryFootprint.of(
             graph, precision, attention=attention, channels_last=channels_last
@@ -259,7 +260,7 @@ class AutogradFootprint:
 
         Args:
             batch: batch size in samples.
-            gpu: that it runs on.
+            gpu: GPU that the pass runs on.
             least: memory under `torch.no_grad`, if it is known already.
         """
         least = least or self.inference.usage(batch, gpu)
@@ -285,25 +286,25 @@ class AutogradFootprint:
 
 # Device memory of a training step.
 #
-# driver   = context + reserved, the context as of inference
-# reserved = weights + gradients + states + workspace of cuBLAS + the greater of
-#            spread · saved activations + result and loss (the backward pass begins),
-#            what the update makes (end of the step)
+# memory   = context + reserved, with the context of inference
+# reserved = weights + gradients + states + workspace of cuBLAS + the larger of
+#            spread · saved activations + result and loss (start of the backward pass),
+#            temporary tensors of the update (end of the step)
 #
-# The spread is what the caching allocator and the kernels' own workspaces take beyond what is
-# saved. Gradients are counted where most is saved: they are there already if they are not set to
-# None, and take the place of what is freed if they are.
+# The spread accounts for what the caching allocator and the kernels' own workspaces take in
+# addition to saved tensors. Gradients count at the start of the backward pass: if they are not set
+# to None, they exist already; if they are, they take the place of activations that are freed.
 
 
 @dataclass(frozen=True, slots=True)
 class StepMemoryModel:
-    """The fitted parameters.
+    """Memory model of training steps, with fitted parameters.
 
     Attributes:
-        context: model of the context, as for inference.
-        spread: ratio of reserved to saved activations, at least 1.
-        log_error: standard deviation of the log error of the reserved part, measured on models
-            left out; of the whole memory if the context knows no classes of software.
+        context: model of the context, which is that of inference.
+        spread: ratio of reserved memory to saved activations, at least 1.
+        log_error: standard deviation of the log error of the reserved part, measured on held-out
+            models; of the whole memory if `context` has no classes of software.
     """
 
     context: MemoryModel
@@ -311,11 +312,11 @@ class StepMemoryModel:
     log_error: float
 
     def memory_mb(self, usage: StepUsage, gpu: MemoryGpu, asked: AskedContext = None) -> float:
-        """Return the device memory that `nvidia-smi` shows.
+        """Return the device memory in MiB that `nvidia-smi` shows.
 
         Args:
-            usage: of a step at a batch.
-            gpu: that it runs on, or a slice of it.
+            usage: usage of a step at a batch.
+            gpu: GPU, or slice of it, that the step runs on.
             asked: context that the user states.
         """
         return self._context(usage, gpu, asked).context_mb + self.reserved_mb(usage, gpu)
@@ -329,7 +330,7 @@ class StepMemoryModel:
         return self.context.context_of(gpu, convolves=usage.convolves, asked=asked)
 
     def reserved_mb(self, usage: StepUsage, gpu: MemoryGpu) -> float:
-        """Return what PyTorch's allocator reserves."""
+        """Return the memory in MiB that PyTorch's allocator reserves."""
         memory = usage.memory
         workspace_mb = gpu.workspace_bytes / MIB if usage.multiplies else 0.0
         begins = self.spread * memory.saved_bytes + memory.loss_bytes
@@ -343,7 +344,7 @@ class StepMemoryModel:
         gpu: MemoryGpu,
         asked: AskedContext = None,
     ) -> MemoryParts:
-        """Return what `memory_mb` is the sum of; it is most where the backward pass begins."""
+        """Return the parts of `memory_mb`, which is largest when the backward pass starts."""
         memory = usage.memory
         rest = self.reserved_mb(usage, gpu) - memory.total_bytes / MIB
         context = self._context(usage, gpu, asked)

@@ -52,7 +52,7 @@ class OperatorRow:
 class ModuleRow:
     """One module, or several equal ones.
 
-    Time and energy are sums over equal modules; the other fields are those of the first of them.
+    Subtotals are sums over equal modules; `bound` and `alive_mb` are those of the first of them.
 
     Attributes:
         level: depth below the model.

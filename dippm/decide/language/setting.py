@@ -1,4 +1,4 @@
-"""`ServingSetting` and `WeightFormat`: how a model is run, and how its weights are stored."""
+"""Setting in which a language model is served, and formats of its stored weights."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ SOFTWARE: tuple[Software, ...] = get_args(Software)
     eager    `generate` of transformers: a kernel per operation, launched by the host
 """
 CACHE_FORMATS = ("bf16", "fp16", "fp8")
+"""Number formats of cached keys and values."""
 MOST_TOKENS = 100_000_000
 MOST_GPUS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ServingSetting:
-    """How a model is run.
+    """Setting in which a model is served.
 
     Attributes:
         conditions: device, batch, precision ("bf16" or "fp16") and host; other fields are unused.
-        prompt: tokens per prompt.
-        generated: generated tokens per sequence.
+        prompt: number of tokens per prompt.
+        generated: number of generated tokens per sequence.
         weights: format of the matrices of the layers.
-        cache: format of keys and values, one of CACHE_FORMATS.
+        cache: format of keys and values, one of `CACHE_FORMATS`.
         gpus: number of GPUs that share the model by tensor parallelism.
-        software: one of SOFTWARE.
+        software: kind of software, one of `SOFTWARE`.
         link: link between GPUs, "nvlink" or "pcie"; None takes that of the device.
     """
 
@@ -51,12 +52,12 @@ class ServingSetting:
 
     @property
     def longest(self) -> int:
-        """Return the tokens of a sequence at the end."""
+        """Number of tokens of a sequence at its end."""
         return self.prompt + self.generated
 
     @property
     def cache_width(self) -> int:
-        """Return the bytes per element of the cache."""
+        """Bytes per element of the cache."""
         return 1 if self.cache == "fp8" else 2
 
 
@@ -64,7 +65,7 @@ def positive_integer(name: str, value: Any, most: int = MOST_TOKENS) -> int:
     """Check an integer of at least 1, and return it.
 
     Raises:
-        ConditionsError: if it is not one.
+        ConditionsError: if it is not an integer from 1 to `most`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ConditionsError(
@@ -84,10 +85,10 @@ def half_precision(name: Any) -> Precision:
 
 
 def software_of(name: Any) -> Software:
-    """Return the one of SOFTWARE that a name stands for.
+    """Return the member of `SOFTWARE` with a name.
 
     Raises:
-        ConditionsError: if it stands for none of them.
+        ConditionsError: if there is none with this name.
     """
     found = spelt("software", name, SOFTWARE)
     return next(one for one in SOFTWARE if one == found)
@@ -102,19 +103,19 @@ def software_of(name: Any) -> Software:
 
 HALF = ("bf16", "fp16")
 GROUP = 128
-"""Weights that share a 16-bit scale and a zero point of the width of a weight."""
+"""Number of weights that share a 16-bit scale and a zero point of the width of a weight."""
 _BITS = {"int4": 4, "int8": 8, "fp8": 8}
 FORMATS = (*HALF, *_BITS)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How the matrices of the layers are stored.
+    """Format in which the matrices of the layers are stored.
 
     Attributes:
-        name: one of FORMATS.
+        name: name of the format, one of `FORMATS`.
         bytes_each: bytes per weight, with its share of the scales.
-        unit: unit that multiplies; "int8" is the 8-bit unit, also for fp8.
+        unit: arithmetic unit of products; "int8" is the 8-bit unit, which also multiplies fp8.
         in_bytes: bytes per element of the other operand.
     """
 
@@ -125,10 +126,10 @@ class WeightFormat:
 
 
 def format_of(name: str, device: Device) -> WeightFormat:
-    """Return a format on a device.
+    """Return the format with a name, as a device computes with it.
 
     Raises:
-        ConditionsError: if the name is not one of FORMATS.
+        ConditionsError: if the name is not one of `FORMATS`.
     """
     found = spelt("weights", name, FORMATS)
     if found in HALF:
@@ -142,9 +143,9 @@ def format_of(name: str, device: Device) -> WeightFormat:
 
 
 def stored_format(quantisation: Mapping[str, Any] | None) -> str | None:
-    """Return the format that `quantization_config` of a model names; None without one.
+    """Return the weight format in a model's `quantization_config`; None without a configuration.
 
-    "unknown" stands for a scheme that does not state its bits.
+    A scheme that does not state its bits, or has neither 4 nor 8, is "unknown".
     """
     if not quantisation:
         return None

@@ -1,4 +1,4 @@
-"""`pipeline`: predicts the cost of models that run one after the other."""
+"""`pipeline` predicts the cost of models that run one after the other, stage by stage."""
 
 from __future__ import annotations
 
@@ -49,16 +49,14 @@ def pipeline(
     """Predict latency, energy and memory over time of models that run one after the other.
 
     Args:
-        source: the name of a shipped pipeline ("sdxl"), the path of a TOML file of stages, or a
-            `Pipeline`.
-        batch: samples of the pipeline: images, clips, questions; each stage runs with
+        source: name of a shipped pipeline ("sdxl"), path of a TOML file of stages, or a `Pipeline`.
+        batch: number of samples of the pipeline (images, clips, questions); each stage runs with
             `batch_factor` times as many.
-        device: the GPU, as `predict` takes it; None takes that of a loaded checkpoint, else
-            "A100".
+        device: GPU, as `predict` takes it; None takes that of a loaded checkpoint, else "A100".
         precision: precision of stages that name none; None takes that of the pipeline.
         offload: whether the weights of a stage stay in host memory while it does not run.
         checkpoint: checkpoint of the predictor, as `predict` takes it.
-        trust: allow files that can run code when they are read.
+        trust: whether to read files that can run code.
         **options: other conditions of `predict` (mode, mig, host, attention, context_mb, runtime,
             ...), and the parameters of a shipped pipeline (width, height, steps, guidance, ...).
 
@@ -168,18 +166,18 @@ def _split_options(
     raise PipelineError(error.message, f"{error.hint}, or a TOML file of stages.")
 
 
-# Sizes of a stage's inputs: those of its description, and those of other stages' outputs.
+# Sizes of a stage's inputs: stated ones, and those of other stages' outputs.
 
 
 def _sizes_of(stage: Stage, graphs: Mapping[str, ModelGraph]) -> Input:
     """Return the inputs of a stage as `dippm.predict` takes them.
 
     Args:
-        stage: the stage.
+        stage: stage of the pipeline.
         graphs: graphs of the stages before it, by name.
 
     Raises:
-        PipelineError: if a stage has no such output, or its output has no batch.
+        PipelineError: if a stage has no such output, or the first axis of it is not the batch.
     """
     given = {name: _sizes_from(one, stage.name, graphs) for name, one in stage.given().items()}
     if not given:
@@ -199,6 +197,7 @@ def _sizes_from(given: StageInput, stage: str, graphs: Mapping[str, ModelGraph])
         )
     spec = graph.outputs[given.output]
     if graph.batch_is_symbolic:
+        # The axes whose sizes differ between two batches are those of the batch.
         others = (
             graph.at_batch(1).outputs[given.output].shape,
             graph.at_batch(2).outputs[given.output].shape,

@@ -1,4 +1,4 @@
-"""`Stage` and `Pipeline`: models that run one after the other, and the data between them."""
+"""Pipelines: models that run one after the other, the data between them, and their TOML files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Stage:
         input: sizes without the batch, as `dippm.predict` takes them; in place of sizes "@NAME" is
             the first output of another stage, "@NAME[1]" its second. None takes the sizes that the
             model states.
-        after: stages that run earlier, in addition to those that provide an input.
+        after: names of stages that run earlier, in addition to those that provide an input.
         repeat: number of runs of the stage in one pass of the pipeline.
         batch_factor: samples of the stage per sample of the pipeline; 2 with guidance.
         placement: "resident" if the weights stay on the GPU, "offloaded" if they are copied to it
@@ -191,7 +191,7 @@ def _check_whole(what: str, value: Any, most: int) -> None:
         )
 
 
-# A TOML file of stages → `Pipeline`.
+# TOML files of pipelines:
 #
 # name = "caption"                 # optional, else that of the file
 # precision = "fp16"               # of stages that name none
@@ -226,7 +226,7 @@ STAGE: Mapping[str, type | tuple[type, ...]] = {
 
 
 def read_pipeline(path: str | os.PathLike[str]) -> Pipeline:
-    """Return the pipeline of a TOML file in the format that the top of this module shows.
+    """Return the pipeline of a TOML file, as in the example above.
 
     Raises:
         PipelineError: if the file cannot be read or is no small TOML file, if a key or value in it

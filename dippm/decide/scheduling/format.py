@@ -1,8 +1,8 @@
-"""`Format`: writes a request for one scheduler; `find_format` has them by name.
+"""Formats of resource requests, one per scheduler: their interface, and their registry by name.
 
-To add one: a module with `NAME`, `SUMMARY` and `render`, and a row of `BUILT_IN` here;
-from another distribution the same, under the entry point group `dippm.schedulers`. A format that
-writes its request into a Kubernetes pod also has `parts`, for the admission webhook.
+To add a format, write a module with `NAME`, `SUMMARY` and `render`, and list it in `BUILT_IN`; from
+another distribution, register the module under the entry point group `dippm.schedulers`. A format
+whose request fits into a Kubernetes pod also has `parts`, for the admission webhook.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Format(Protocol):
         """Return the text of a file for the scheduler.
 
         Args:
-            request: the resource request.
+            request: place for a model.
             name: name of the objects, valid in Kubernetes.
             image: image of the container that runs the model.
         """
@@ -75,7 +75,7 @@ def all_formats() -> dict[str, Format]:
 
 
 def find_format(name: str) -> Format:
-    """Return the format of a name.
+    """Return the format with a name.
 
     Raises:
         UnknownNameError: if there is no such format.
@@ -87,7 +87,7 @@ def find_format(name: str) -> Format:
 
 
 def parts_of(name: str) -> Parts:
-    """Return the function of a format that makes the parts of a pod.
+    """Return the function of a format that builds the parts of a pod.
 
     Raises:
         UnknownNameError: if there is no such format.

@@ -1,4 +1,4 @@
-"""Manifests of Kubernetes: their YAML, and the names of their objects."""
+"""Manifests of Kubernetes: YAML text, and valid names of objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def yaml_text(documents: Iterable[Mapping[str, Any]], comments: Iterable[str] = ()) -> str:
-    """Return documents as one file, with comments at its head."""
+    """Return documents as one YAML file, with comments at its head."""
     head = "".join(f"# {comment}\n" for comment in comments)
     return head + "---\n".join("\n".join(_lines(document)) + "\n" for document in documents)
 
@@ -51,7 +51,7 @@ def _scalar(value: Any) -> str:
 # Names of Kubernetes objects.
 
 MOST = 50
-"""Largest length; Kubernetes allows 63, and the pods of a job append a suffix."""
+"""Maximum length of a name; Kubernetes allows 63, and the pods of a job append a suffix."""
 _NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MOST - 2}}}[a-z0-9])?")
 
 

@@ -1,8 +1,8 @@
-"""`Limits` of one conversion, and the time limit for Python work in this process.
+"""Limits of a conversion, and a time limit for Python code in this process.
 
 Module objects are exported in the caller's process, which alone has their classes and must not be
-killed. There the limit raises an error inside the working thread, at the next step of its Python
-code, and the part of the model that was reached is named; a single long call into C is not
+killed. There the time limit raises an error inside the working thread, at the next step of its
+Python code, and the part of the model that was reached is named; a single long call into C is not
 interrupted.
 """
 
@@ -26,7 +26,9 @@ DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_MEMORY_LIMIT_MB = 4096
 LEAST_MEMORY_MB = 64
 OPERATORS = 100_000
+"""Number of operators up to which the time limit is not extended."""
 MOST_TIMES = 10.0
+"""Maximum factor on the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,9 @@ def _is_number(value: object, kind: Any) -> bool:
 def time_factor(operators: int) -> float:
     """Return the factor on the time limit for a graph, in proportion to its size, from 1 to 10."""
     return min(max(operators / OPERATORS, 1.0), MOST_TIMES)
+
+
+# Time limit for Python code in this process.
 
 
 Frames = Iterable[tuple[FrameType, int]]
@@ -151,7 +156,7 @@ def innermost_part(name_of: Callable[[object], str | None], frames: Frames) -> s
     """Return the innermost part of a model in stack frames, with class and line; "" if none.
 
     Args:
-        name_of: returns the name of an object that is a part of the model, else None.
+        name_of: function that returns the name of an object that is a part of the model, else None.
         frames: frames of this thread, or of an error's traceback.
     """
     found = ""

@@ -1,4 +1,4 @@
-"""The frontend for a source, chosen by name, content or type of object.
+"""Registry of frontends: the one for a source is chosen by name, content or type of object.
 
 To add a framework, add a row to `BUILT_IN`, or from another distribution register the module under
 the entry point group "dippm.frontends". Modules are imported when first needed, and they import
@@ -95,7 +95,7 @@ def untested_torch() -> str:
 
 
 def check_torch(what: str, extra: str = "torch") -> None:
-    """Raise if torch is needed and not installed; warn if its version is untested.
+    """Check that torch is installed, and warn if its version is untested.
 
     Raises:
         FrameworkNotInstalledError: naming the extra.
@@ -119,10 +119,10 @@ class Entry:
     """One frontend, not yet imported.
 
     Attributes:
-        framework: its value of `framework=`.
+        framework: name of the framework, as `framework=` takes it.
         module: module path of the frontend.
         needs: packages that its worker imports.
-        extra: extra that installs these, as in `pip install "dippm[extra]"`.
+        extra: extra that installs these packages, as in `pip install "dippm[extra]"`.
         suffixes: usual suffixes of its files, for messages only; the content decides.
         is_plugin: whether it is from another distribution, and thus called in isolation.
     """
@@ -139,7 +139,7 @@ class Entry:
         return cast(Frontend, importlib.import_module(self.module))
 
     def check_installed(self, what: str) -> None:
-        """Raise if a package that this frontend needs is not installed.
+        """Check that the packages that this frontend needs are installed.
 
         Raises:
             FrameworkNotInstalledError: naming the extra.
@@ -186,13 +186,13 @@ ALSO_READS = {"tensorflow": ("tensorflow", "keras"), "keras": ("keras", "tensorf
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Return all frontends, ours first, then those of other distributions."""
+    """Return all frontends: the built-in ones, then those of other distributions."""
     found = ((point.name, point.value.partition(":")[0]) for point in _plugins())
     return (*BUILT_IN, *(Entry(name, module, is_plugin=True) for name, module in found))
 
 
 def built_in(framework: str) -> Entry:
-    """Return our own first frontend of a framework."""
+    """Return the first built-in frontend of a framework."""
     return next(entry for entry in BUILT_IN if entry.framework == framework)
 
 
@@ -362,8 +362,6 @@ def _kind_of(path: Path) -> str:
 
 def object_framework(source: Any) -> str | None:
     """Return the framework that an object in memory belongs to, without importing any."""
-    import sys
-
     checks = (
         ("torch.jit", "ScriptModule", "pytorch script"),
         ("torch.nn", "Module", "pytorch"),
@@ -378,7 +376,7 @@ def object_framework(source: Any) -> str | None:
     return None
 
 
-# Frontends of other distributions.
+# Frontends of other distributions, called in isolation.
 
 PLUGIN_GROUP = "dippm.frontends"
 PLUGIN_LIMIT_S = 20.0
@@ -440,6 +438,12 @@ def _faults_hint() -> str:
 
 
 def _ask_plugin(module: str, question: Callable[[Any], Any]) -> Any:
+    """Return what a question about a plug-in's module answers, on a thread with a time limit.
+
+    Raises:
+        TimeoutError: if it does not answer in time, or did not before.
+        BaseException: whatever the plug-in raises.
+    """
     if module in _hung:
         raise TimeoutError("it did not answer before")
     answer: list[Any] = []

@@ -1,4 +1,7 @@
-"""Limits that a worker sets for itself: memory, time, the end of its parent; and its guard."""
+"""Limits that a worker process sets for itself, and the guard that cleans up after it.
+
+The limits are on memory, size of files, CPU time, time, and the lifetime of the parent process.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import IO
 
 PR_SET_PDEATHSIG = 1
 LONGEST_S = 1e8
-"""Largest time of a timer: three years."""
+"""Maximum duration of a timer in s: three years."""
 
 
 def limit_memory(limit_mb: int) -> None:
@@ -96,7 +99,7 @@ def follow_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
 
     Args:
         parent: id of the thread's process.
-        number: the signal; SIGKILL by default.
+        number: signal to receive.
     """
     if sys.platform != "linux":
         return

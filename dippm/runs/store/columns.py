@@ -1,4 +1,4 @@
-"""`Column`: one series of a run as arrays; `Summary`: its six statistics."""
+"""The series of a run: as arrays read from its sampler files (`Column`), and as a `Summary`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One series.
+    """One series of a run.
 
     Attributes:
         series: full name, "<source>.<quantity>".
@@ -24,7 +24,7 @@ class Column:
         counter: whether the values are cumulative.
         time_ns: monotonic time, int64, [n]; each column has its own.
         values: float64, [n]; NaN where absent.
-        reasons: (time_ns, reason) of each start of an absence, in order.
+        reasons: time in ns and reason of each start of an absence, in order of time.
     """
 
     series: str
@@ -107,7 +107,7 @@ def _join(parts: list[Column]) -> Column:
     )
 
 
-# Six statistics of a series, or the reason why there are none.
+# Statistics of a series, or the reason why there are none.
 #
 # For a counter (energy, CPU seconds) single values mean nothing, so all statistics are those of its
 # rate: its growth per second between distinct readings. Its integral is then its total growth; that
@@ -115,6 +115,7 @@ def _join(parts: list[Column]) -> Column:
 
 
 NUMBERS = ("mean", "p50", "p95", "max", "integral", "n")
+"""Names of the statistics of a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +128,12 @@ class Summary:
         scope: what is measured, as in `dippm.measure.readings.Quantity`.
         counter: whether the statistics are those of a rate, in units per second.
         n: number of valid values.
-        mean: time-weighted mean; None, like all below, without values.
+        mean: time-weighted mean; None without values, like all statistics below.
         p50: median of the values.
-        p95: 95th percentile.
+        p95: 95th percentile of the values.
         max: largest value.
-        integral: unit times seconds; for a counter, its growth.
-        reason: reason for missing values, "" if there are none; with `n` above 0 some are present.
+        integral: integral over time, in units times seconds; for a counter, its total growth.
+        reason: reason why values are missing; "" if none is. If `n` is above 0, some are present.
     """
 
     series: str
@@ -181,7 +182,7 @@ def summarise(column: Column) -> Summary:
 
 
 def _rate(named: tuple[str, str, str, bool], time_s: Any, values: Any, reason: str) -> Summary:
-    """Return the summary of a counter; after a reset it counts on from there."""
+    """Return the summary of a counter; the step down of a reset does not count as growth."""
     import numpy as np
 
     fresh = np.concatenate(([True], np.diff(values) != 0))

@@ -1,4 +1,4 @@
-"""What the store holds of a run, gathered from its folder: its contents, and MLflow's fields."""
+"""Contents of a run in the store, and their copy in MLflow's metrics, params and tags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from dippm.runs.store.query import (
 from dippm.runs.store.record import End, Moment, Start, as_json
 
 MOST_POINTS = 1000
-"""Most points in the copy of a series: a page shows a few hundred, and MLflow takes 90 µs each."""
+"""Maximum number of points in the copy of a series: a page shows a few hundred, and MLflow takes
+90 µs for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class RunContents:
     """The complete data of a run.
 
     Attributes:
-        recorded: contents of its folder.
-        end: end of the run; "lost" if it was not recorded.
+        recorded: contents of the run's folder.
+        end: end of the run, with the status "lost" if it was not recorded.
         columns: raw series.
         summaries: one summary per series.
         remarks: descriptions of unreadable parts.
@@ -46,7 +47,7 @@ class RunContents:
     remarks: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return everything but the samples as JSON."""
+        """Return everything but the samples as JSON-ready data."""
         return {
             "start": as_json(self.recorded.start),
             "end": as_json(self.end),
@@ -85,7 +86,10 @@ def gather(folder: Path) -> RunContents:
 
 
 def points(column: Column) -> Iterator[tuple[int, float]]:
-    """Yield (time_ns, value) at 1 Hz at most: means of a gauge, last values of a counter."""
+    """Yield times in ns and values, at 1 Hz or less and about `MOST_POINTS` at most.
+
+    A value is the mean of a gauge, or the last value of a counter, over its period.
+    """
     import numpy as np
 
     there = np.isfinite(column.values)
@@ -116,17 +120,17 @@ def _lost(recorded: RecordedRun, columns: list[Column]) -> End:
     return End("lost", moment, error="its end was never written")
 
 
-# The metrics, params and tags of a run in MLflow's own tables, for its page and its search.
+# Metrics, params and tags of a run in MLflow's own tables, for its page and its search.
 
 
 class LoggedMetric(NamedTuple):
-    """A number, as MLflow stores it.
+    """A value of a metric, as MLflow stores it.
 
     Attributes:
         key: name of the metric.
-        value: any float.
-        timestamp: milliseconds since 1970.
-        step: step of the metric.
+        value: value, which may be any float.
+        timestamp: time in milliseconds since 1970.
+        step: step at which the value was logged.
     """
 
     key: str
@@ -167,12 +171,12 @@ def logged_metrics(gathered: RunContents) -> list[LoggedMetric]:
 
 
 def logged_params(start: Start) -> dict[str, str]:
-    """Return the params."""
+    """Return the parameters of a run as MLflow's params."""
     return mlflow_texts(start.params, LONGEST_PARAM)
 
 
 def logged_tags(gathered: RunContents) -> dict[str, str]:
-    """Return tags, environment and the fields shown in lists."""
+    """Return MLflow's tags: those of the run, its environment, and the fields shown in lists."""
     start = gathered.recorded.start
     absent = {s.series: s.reason for s in gathered.summaries if not s.n}
     shown = {

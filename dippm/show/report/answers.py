@@ -1,6 +1,7 @@
-"""The view of each answer: its output in a terminal, a notebook and a page.
+"""Views of answers: their output in a terminal, a notebook and a page.
 
-To add an answer: a row in `VIEWS`, and the functions that it names.
+To add a class of answers, add a row to `VIEWS` and the functions that it names. The last section is
+the answer of commands that list entries, `Listing`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from dippm.show.report.bars import Bar, bars
 from dippm.show.report.shell import note_list, note_markup, page, table_markup
 from dippm.show.report.tables import Column, TerminalTable
 
+# Parts of answers that several views share.
+
 ESTIMATES = (Column(""), Column("predicted"), Column("90 % interval"))
+"""Columns of a table of estimates, see `estimate_row`."""
 
 
 class StderrLine(str):
@@ -44,6 +48,9 @@ def warning_lines(warnings: Iterable[str]) -> Iterator[StderrLine]:
 def estimate_row(label: str, found: Estimate) -> tuple[str, str, str]:
     """Return label, value and interval of a quantity, for `ESTIMATES`."""
     return label, show(found.value), between(found.interval.low, found.interval.high)
+
+
+# Views.
 
 
 NEWLINE = "\n"
@@ -166,16 +173,19 @@ def _found(name: str) -> Any:
     return getattr(import_module(f"dippm.show.report.{module}"), function)
 
 
+# Listings.
+
+
 @dataclass(frozen=True, slots=True)
 class Listing(Answer):
     """Entries of one kind.
 
     Attributes:
         title: title of the page.
-        entries: one flat mapping per row.
+        entries: entries, each a flat mapping by column.
         document: JSON-ready data.
-        parts: terminal output.
-        drawn: column that the page plots, summed by the first column; "" for none.
+        parts: parts of the terminal output.
+        drawn: column that the page plots, summed by the first column; "" without a plot.
         label: label of the plotted quantity, with its unit.
     """
 

@@ -1,4 +1,7 @@
-"""`OpenedRun`: a run in memory, and the predicted values of its streams."""
+"""Runs as the page reads them: with samples (`OpenedRun`), or their record alone (`RunRecord`).
+
+`expected` returns the predicted value of a stream, which charts draw beside the samples.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class OpenedRun:
 
     @property
     def size_bytes(self) -> int:
-        """Approximate size in memory."""
+        """Approximate size in memory, in bytes."""
         samples = sum(len(stream.values) for stream in self.streams.values())
         return 24 * samples + 500 * len(self.spans) + 10_000
 
@@ -54,7 +57,8 @@ class RunRecord:
         artifacts: paths of its artifacts.
         remarks: remarks of the tracker.
         comparison: comparison with the prediction (`RunComparison.to_dict`); None without one.
-        comparison_reason: why there is no comparison; "" if there is one, or no prediction.
+        comparison_reason: reason why there is no comparison; "" if there is one, or if the run has
+            no prediction.
     """
 
     start: Start
@@ -121,7 +125,7 @@ def opened_of_store(run: StoredRun) -> OpenedRun:
 
 
 def opened_of_folder(recorded: RecordedRun) -> OpenedRun:
-    """Read a running run, as far as it is written."""
+    """Read a run that is still running, as far as it is written."""
     columns, _ = read_columns(recorded.samples)
     return _open(recorded.start, recorded.spans, recorded.values, tuple(columns))
 
@@ -132,6 +136,9 @@ def _open(
     return OpenedRun(start, spans, streams(start, spans, values, columns))
 
 
+# Predicted values of streams.
+
+
 ON_GPU = {
     "nvml_processes.tree_memory_mb": "memory_mb",
     "nvml.power_w": "power_w",
@@ -139,6 +146,7 @@ ON_GPU = {
     "nvml.energy_j": "power_w",
 }
 ON_CPU = {"tree.rss_mb": "memory_mb", "rapl.package_energy_j": "power_w"}
+"""Predicted target of each stream, for a run on a GPU and on a CPU."""
 COUNTERS = ("nvml.energy_j", "rapl.package_energy_j")
 """Cumulative energy counters, whose rate is a power."""
 

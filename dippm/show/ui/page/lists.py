@@ -1,4 +1,4 @@
-"""The table of runs, its selection, streams and lines of charts, and the comparison of runs."""
+"""Callbacks for the lists of the page (runs, streams, lines) and for the comparison of runs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ from dippm.show.ui.table import (
 from dippm.show.ui.view import keys_of
 
 MOST_NAMED = 100
+"""Maximum number of runs whose streams are listed, and of lines in the legend."""
 MOST_GROUPINGS = 100
+"""Maximum number of columns offered for grouping."""
 USUAL = ("tree.rss_mb", "tree.cpu_s")
 """Sampled series that are drawn by default, after the reported values."""
 MOST_USUAL_TOLD = 2
+"""Maximum number of reported values that are drawn by default."""
 
 
 def answer_lists(app: Dash, library: Library) -> None:
@@ -54,7 +57,7 @@ def answer_lists(app: Dash, library: Library) -> None:
 
 
 def _answer_news(app: Dash, library: Library) -> None:
-    """Notify the page of changed runs, and of trouble with reading them."""
+    """Notify the page of changed runs, and of errors on reading them."""
 
     @app.callback(
         Output("version", "data"),
@@ -148,7 +151,7 @@ def _answer_lines(app: Dash, library: Library) -> None:
 
 
 class _Columns:
-    """Cache of the available columns: needed for every sort, constant until a run arrives."""
+    """Cache of the available columns, which every sort needs and only a new run changes."""
 
     def __init__(self) -> None:
         self._of: Sequence[ListedRun] = ()
@@ -211,7 +214,7 @@ def _table_content(library: Library, filters: Filters, columns: _Columns) -> dic
 
 
 def _empty(library: Library, *, is_filtered: bool) -> list[str]:
-    """Return the text of an empty table; lines with "$" are commands."""
+    """Return the lines of text that replace an empty table; those with "$" are commands."""
     if is_filtered:
         return ["No run passes these filters."]
     if library.trouble:
@@ -237,7 +240,10 @@ def _default_streams(found: dict[str, int]) -> list[str]:
 def _filter_steps(
     every: Sequence[ListedRun], filters: Filters
 ) -> tuple[list[ListedRun], list[ListedRun], list[ListedRun], str]:
-    """Return runs by words; also by experiment; also by workload; and the error of a filter."""
+    """Return the runs after each filter, and the error of a condition, "" without one.
+
+    The filters are words, status and condition; then experiments; then workloads.
+    """
     try:
         found = filter_runs(every, filters.search, filters.status, filters.condition)
     except RunError as error:
@@ -258,8 +264,13 @@ def _text(text: str) -> str:
     return printable(text) or "–"
 
 
+# Comparison of runs.
+
+
 MOST_RUNS = 20
+"""Maximum number of runs that are compared."""
 MOST_ROWS = 300
+"""Maximum number of rows of a section."""
 SECTIONS = {PARAM: "Parameters", TAG: "Tags", METRIC: "Summaries and what was told"}
 
 

@@ -1,8 +1,9 @@
-"""`Study`: an Optuna study of designs, in a storage: proposes them, and stores their outcomes.
+"""Optuna studies: a `Study` proposes designs, and keeps their outcomes in a storage.
 
-A trial of Optuna is one design. Its user attribute "outcome" holds everything known about it, so
+A trial of Optuna is one design. Its user attribute "outcome" contains everything known about it, so
 that the storage alone suffices to rebuild the answer. A trial that was running when its process
-ended is marked, and its design is tried again.
+ended is marked, and its design is tried again. The other sections record the process that searches
+a study, and open the storage.
 """
 
 from __future__ import annotations
@@ -31,19 +32,21 @@ from dippm.errors import DippmError, UnknownNameError
 
 SAMPLERS = ("nsga2", "tpe", "random", "grid")
 OUTCOME, LOST, ASKED, DRIVER = "outcome", "lost", "dippm", "dippm_driver"
+"""Names of user attributes: the first two of trials, the others of studies."""
 VIOLATION = "violation"
 POPULATION = (8, 50)
 """Bounds of the population of NSGA-II, which is a tenth of the trials, for ten generations."""
 Chosen = Mapping[str, Label]
+"""Label of each axis, by name of the axis."""
 
 
 class Study:
     """The persistent state of a search.
 
     Args:
-        question: the question of the search.
-        storage: storage of Optuna: an address such as "sqlite:///search.db", or an object; None
-            stores nothing.
+        question: question of the search.
+        storage: storage of Optuna: an address such as "sqlite:///search.db", or an object; None for
+            a study in memory.
         name: name of the study in the storage.
         sampler: one of `SAMPLERS`, or a sampler of Optuna.
         trials: total number of designs to try.
@@ -55,8 +58,8 @@ class Study:
 
     Raises:
         ExploreNotInstalledError: if Optuna is not installed.
-        StudyMismatchError: if the study was made for another question.
-        StudyInUseError: if another process searches it.
+        StudyMismatchError: if the study was created for another question.
+        StudyInUseError: if another process searches the study.
         ExploreError: if the storage cannot be opened, or a sampler does not suit the space.
     """
 
@@ -92,7 +95,7 @@ class Study:
         return str(self._study.study_name)
 
     def tried(self) -> list[tuple[int, Chosen, DesignOutcome]]:
-        """Return (number, chosen labels, outcome) of every design that was tried, each once.
+        """Return number, chosen labels and outcome of every design that was tried, each once.
 
         Raises:
             ExploreError: if the content of the storage is damaged.
@@ -149,7 +152,11 @@ class Study:
         return study
 
     def _check(self) -> None:
-        """Refuse a study that was made for another question; sign a new one."""
+        """Check that a study was created for the same question, which a new study records.
+
+        Raises:
+            StudyMismatchError: if it was created for another question, or by another program.
+        """
         asked = json.loads(json.dumps(self._question.describe()))
         kept = self._study.user_attrs.get(ASKED)
         if kept is None:
@@ -168,6 +175,11 @@ class Study:
         )
 
     def _claim(self, *, take_over: bool) -> None:
+        """Record this process as the one that searches the study.
+
+        Raises:
+            StudyInUseError: if another process may still search it.
+        """
         kept = self._study.user_attrs.get(DRIVER)
         driver = SearchProcess(**kept) if kept else None
         here = SearchProcess.current()
@@ -236,7 +248,7 @@ class Study:
 
     @contextlib.contextmanager
     def _silent(self) -> Iterator[None]:
-        """Silence Optuna's logger, which speaks about its own interface."""
+        """Silence Optuna's logger and warnings, which are about its own interface."""
         logging = self._optuna.logging
         before = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)
@@ -250,7 +262,11 @@ class Study:
 
 @contextlib.contextmanager
 def _reading_storage() -> Iterator[None]:
-    """Turn errors from reading the storage into an error that names it."""
+    """Convert errors from reading the storage.
+
+    Raises:
+        ExploreError: if the block raises anything but a `DippmError` or an interruption.
+    """
     try:
         yield
     except (DippmError, KeyboardInterrupt):
@@ -279,7 +295,7 @@ def every_design(space: Space) -> Iterator[Chosen]:
 
 
 def key_of(chosen: Chosen) -> tuple[Any, ...]:
-    """Return a hashable key, equal for equal labels."""
+    """Return a hashable key of a design, equal for equal labels."""
     return tuple(sorted(chosen.items()))
 
 
@@ -311,7 +327,7 @@ def _suggest(trial: Any, name: str, axis: Axis) -> Label:
     return chosen
 
 
-# `SearchProcess`: the process that searches a study, recorded so that a second one is refused.
+# The process that searches a study, which is recorded so that a second one is refused.
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,10 +335,10 @@ class SearchProcess:
     """The process that searches a study.
 
     Attributes:
-        host: name of its machine.
-        pid: its process id there.
-        began: its start time in the kernel's ticks, which tells it from a later process with the
-            same id; 0 where it is not known.
+        host: name of the machine.
+        pid: id of the process on that machine.
+        began: start time in the kernel's ticks, which distinguishes it from a later process with
+            the same id; 0 if it is not known.
     """
 
     host: str
@@ -357,22 +373,22 @@ def _start_ticks(pid: int) -> int:
     return 0
 
 
-# `open_study`: opens or creates a study in a storage of Optuna.
+# Opening or creating a study in a storage of Optuna.
 
 STORAGES = (
     'Give an address, for instance storage="sqlite:///search.db" or '
     '"postgresql+psycopg://user@host/database".'
 )
 ATTEMPTS = 5
-"""Attempts to create the tables of a database while another search creates them too."""
+"""Number of attempts to create the tables of a database while another search creates them too."""
 
 
 def open_study(optuna: Any, storage: Any, name: str, directions: list[str]) -> Any:
     """Return a study of the storage, created if it does not exist.
 
     Args:
-        optuna: Optuna's module.
-        storage: an address, a storage object, or None for a study in memory.
+        optuna: module of Optuna.
+        storage: address or storage object; None for a study in memory.
         name: name of the study.
         directions: "minimize" or "maximize" for each objective of a new study.
 
@@ -429,11 +445,11 @@ def _met_another(error: Exception) -> bool:
 
 
 def _write_ahead(engine: Any) -> None:
-    """Turn SQLite's write-ahead log on: a design is a dozen transactions, each a wait for the disk.
+    """Enable SQLite's write-ahead log: a design is a dozen transactions that wait for the disk.
 
     Stored outcomes survive a kill of this process; a power cut may lose the last designs. The mode
-    stays with the file, and SQLite does not wait to change it: of searches that start together one
-    changes it, and the others go on without.
+    is stored in the file, and SQLite does not wait to change it: of searches that start together,
+    one changes it, and the others continue without.
     """
     from sqlite3 import OperationalError
 

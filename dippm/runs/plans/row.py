@@ -1,4 +1,4 @@
-"""A row of a plan: one run, and its status."""
+"""Rows of a plan: the status of a run (`Status`), and the run that a row requests (`PlanRow`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dippm.runs.colocation import Sharing
 Word = Literal["PENDING", "RUNNING", "FINISHED", "FAILED", "TIMEOUT", "INTERRUPTED", "LOST"]
 WORDS: tuple[Word, ...] = get_args(Word)
 MLFLOW: dict[str, Word] = {"KILLED": "INTERRUPTED", "SCHEDULED": "LOST"}
-"""MLflow's words that radT writes, and ours for them."""
+"""Status words of MLflow that radT writes → words of this package."""
 
 
 class Status(NamedTuple):
     """The status of a row.
 
     Attributes:
-        word: one of `WORDS`.
-        detail: exit code of FAILED, "host:pid:start" of RUNNING, else "".
+        word: status word, one of `WORDS`.
+        detail: exit code for FAILED, "host:pid:start" for RUNNING, else "".
     """
 
     word: Word = "PENDING"
@@ -37,12 +37,12 @@ _PROCESS_NUMBER = re.compile("[0-9]{1,20}")
 
 
 class Process(NamedTuple):
-    """A process, identified beyond the reuse of its pid.
+    """A process, identified uniquely even if its id is reused.
 
     Attributes:
         host: name of the machine.
-        pid: process id.
-        start: clock ticks from boot to its start, independent of changes of the clock.
+        pid: id of the process.
+        start: clock ticks from boot to the start of the process, independent of the system time.
     """
 
     host: str
@@ -59,7 +59,7 @@ class Process(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
-        """Return the process of a text made by `str`, None for any other text."""
+        """Return the process in a text that `str` returned; None for any other text."""
         host, _, rest = text.strip().partition(":")
         pid, _, start = rest.partition(":")
         numbers = all(_PROCESS_NUMBER.fullmatch(part) for part in (pid, start))
@@ -67,17 +67,17 @@ class Process(NamedTuple):
 
     @property
     def here(self) -> bool:
-        """Whether it belongs to this machine."""
+        """Whether the process is on this machine."""
         return self.host == os.uname().nodename
 
     @property
     def goes_on(self) -> bool:
-        """Whether it is still running; known only on its own machine."""
+        """Whether the process is known to be running, which only its own machine can tell."""
         return self.here and self.start > 0 and _process_start(self.pid) == self.start
 
 
 def read_status(text: str) -> Status:
-    """Return the status in a cell; radT's words, which include a run, are accepted.
+    """Return the status in a cell; radT's words, which may be followed by a run, are accepted.
 
     Raises:
         UnknownNameError: if the status is unknown.
@@ -109,7 +109,7 @@ def _process_start(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
-# The row, as in the columns of a plan.
+# Rows, and the notation of their cells.
 
 
 COLUMNS = (
@@ -132,7 +132,7 @@ MODEL_OPTIONS = ("batch", "input", "precision", "mode", "device")
 
 NOTHING = ("", "-", "none", "nan")
 LONGEST_PARAMS = 128 << 10
-"""Characters; Linux limits the length of an argument."""
+"""Maximum number of characters of Params; Linux limits the length of an argument."""
 _DEVICE = re.compile(r"\d+(:\d+)?|(GPU|MIG)-[\w/-]+", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_][\w.-]*=.*", re.DOTALL)
 
@@ -146,14 +146,14 @@ class PlanRow(NamedTuple):
         workload: name shared by runs that start together.
         name: name of the run; "" if none was given.
         status: status of the row.
-        run: uuid of its run, "" if there was none.
+        run: UUID of the row's run; "" if there was none.
         devices: GPUs by index or UUID; empty leaves the environment unchanged.
         sharing: way of sharing, as in `dippm.runs.colocation.Sharing`; "" for none.
-        file: a Python file, or a command with its first words.
-        listeners: names of listeners, radT's or ours.
+        file: path of a Python file, or a command with its first arguments.
+        listeners: names of radT's listeners or of sources.
         params: arguments as written in the plan.
-        model: the model that it runs and its conditions as written in the plan, see `model_of`; ""
-            if it is not known.
+        model: model of the run and its conditions as written in the plan, see `model_of`; "" if
+            they are not stated.
     """
 
     number: int
@@ -176,7 +176,7 @@ class PlanRow(NamedTuple):
 
     @property
     def content(self) -> tuple[object, ...]:
-        """The requested run: identifies a row after the plan was edited."""
+        """Requested run, which identifies a row after the plan was edited."""
         return tuple(self._replace(number=0, status=Status(), run=""))
 
 
@@ -212,7 +212,7 @@ def read_row(number: int, cells: Mapping[str, str]) -> PlanRow:
 
 
 def of_a_plan_only(**given: str) -> None:
-    """Refuse options that a plan states in each of its rows.
+    """Check that no option is given that a plan states in each of its rows.
 
     Raises:
         PlanError: if one was given, naming it.
@@ -258,7 +258,7 @@ def read_sharing(text: str) -> str:
 
 
 def words_of(params: str) -> tuple[str, ...]:
-    """Return the arguments of a cell Params, split as by a shell.
+    """Return the arguments in a cell Params, split as a shell does.
 
     Raises:
         PlanError: if a quote is not closed, or they exceed the limit of a process.
@@ -277,7 +277,7 @@ def model_of(cell: str) -> tuple[str, dict[str, Any]]:
     """Return path or name of the model in a cell Model, and the conditions of its prediction.
 
     Raises:
-        PlanError: if what follows the model are not options with a value each, or a batch is no
+        PlanError: if the model is not followed by options with a value each, or a batch is not a
             number.
         UnknownNameError: if an option is not one of `MODEL_OPTIONS`.
     """
@@ -318,7 +318,7 @@ def as_options(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def settings_of(words: tuple[str, ...]) -> dict[str, str]:
-    """Return the params that arguments set: "--lr 0.1", "--lr=0.1", "lr=0.1"."""
+    """Return the parameters that arguments set, as in "--lr 0.1", "--lr=0.1" or "lr=0.1"."""
     found: dict[str, str] = {}
     waiting = ""
     for word in words:

@@ -1,7 +1,7 @@
 """`ModelCall`: the tensors of one call of `forward`, and their arrangement into arguments.
 
-The call of an exported program is read from the program itself: its inputs, their structure, and
-the axis of the batch.
+The first section arranges tensors by the signature of `forward`. The second reads the call of an
+exported program from the program itself: its inputs, their structure, and the axis of the batch.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ModelCall:
     """All arguments of one call of `forward`.
 
     Attributes:
-        leaves: the tensors, in the order of `forward`.
-        arrange: function from values by leaf name to positional and keyword arguments.
-        notes: assumptions about them, for the user.
+        leaves: tensors of the call, in the order of `forward`.
+        arrange: function that returns positional and keyword arguments for values by leaf name.
+        notes: assumptions about the tensors, for the user.
     """
 
     leaves: tuple[Leaf, ...]
@@ -69,13 +69,13 @@ class ModelCall:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether an argument is a tensor with known numbers."""
+        """Whether an argument is a tensor with known contents."""
         constants = getattr(self.arrange, "constants", {})
         return any(isinstance(value, torch.Tensor) for value in constants.values())
 
     @property
     def first_shape(self) -> tuple[int, ...]:
-        """The shape of the first tensor, () if there is none."""
+        """Shape of the first tensor without the batch; () if there is none."""
         return self.leaves[0].shape if self.leaves else ()
 
 
@@ -187,11 +187,12 @@ def call_of_program(program: ExportedProgram, inputs: InputSpec) -> tuple[ModelC
 
     Args:
         program: program loaded from a file.
-        inputs: shapes without the batch, to replace its own.
+        inputs: shapes without the batch, which replace those of the program.
 
     Raises:
-        ConversionError: if it has no tensor inputs.
-        InputShapeError: if an input with a given name does not exist.
+        ConversionError: if the program has no tensor inputs.
+        InputShapeError: if an input with a given name does not exist, or the contents of an
+            argument are given.
     """
     values = _user_inputs(program)
     tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
@@ -255,7 +256,10 @@ def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
 
 
 def _batch_axes(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, int | None], Any]:
-    """Return the axis of the batch: the variable size, else the first one if all share it."""
+    """Return the axis of the batch by input name, and notes.
+
+    It is the axis with a variable size, or else the first axis if its size is the same for all.
+    """
     symbols = [
         (axis, symbol)
         for tensor in tensors.values()

@@ -1,9 +1,9 @@
 """Readers of matrix products, attention and `einsum`.
 
-Any equation of `einsum` becomes products, sums and views, as frameworks run it. Operands are
-contracted two at a time from the left, or along the exporter's path. An axis that only one operand
-has, and the result has not, is summed first. An axis that two operands share and neither the result
-nor other operands have is the inner axis of a product; without one, the product is element-wise.
+Any equation of `einsum` becomes products, sums and views, as frameworks execute it. Operands are
+contracted in pairs from the left, or in the order of the exporter's path. An axis of one operand
+only that the result lacks is summed first. An axis of both operands that the result and all other
+operands lack is the inner axis of a product; without one, the product is element-wise.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dippm.model.graph.draft import Shape, Value
 
 
 def _transpose_last(call: RawCall, value: Value) -> Value:
+    """Return a value with its last two axes exchanged."""
     rank = len(value.shape)
     axes = (*range(rank - 2), rank - 1, rank - 2)
     shape = tuple(value.shape[a] for a in axes)
@@ -36,7 +37,7 @@ def _matmul(call: RawCall) -> bool:
 
 
 def _linear(call: RawCall) -> bool:
-    """`linear` and ONNX's Gemm with transB keep the weight as (out, in)."""
+    """Read a linear layer, whose weight has the shape (out, in)."""
     weight = _transpose_last(call, call.inputs[1])
     if len(call.inputs) == 2:
         return call.first("matmul", [call.inputs[0], weight])
@@ -59,7 +60,7 @@ def _addmm(call: RawCall) -> bool:
 
 
 _CAUSAL = ("is_causal", "causal_mask", "use_causal_mask", "unidirectional")
-"""Names of the attribute that says that a query sees the keys up to its own alone."""
+"""Names of the attribute that restricts a query to the keys up to its own position."""
 
 
 def _sdpa(call: RawCall) -> bool:
@@ -84,7 +85,7 @@ def _sdpa(call: RawCall) -> bool:
 
 
 def _vector(call: RawCall) -> bool:
-    """A matrix and a vector."""
+    """Read the product of a matrix and a vector."""
     return contract(call, ["ij", "j"], "i")
 
 
@@ -97,7 +98,7 @@ def _outer(call: RawCall) -> bool:
 
 
 def _bilinear(call: RawCall) -> bool:
-    """`x₁ᵀ W x₂`: a layer on the first argument, then one product for each sample."""
+    """Read `x₁ᵀ W x₂`: a linear layer on the first argument, then one product for each sample."""
     left, right, weight = call.inputs[:3]
     rows = prod(left.shape[:-1])
     outs, width, _ = weight.shape
@@ -111,13 +112,20 @@ def _bilinear(call: RawCall) -> bool:
     return call.first("reshape", [product])
 
 
-# Contractions: `einsum`, and products that are written as one.
+# Contractions: `einsum`, and products that are a special case of it.
 
 Operand = tuple[Value, str]
+"""A value, and a letter for each of its axes."""
 
 
 def contract(call: RawCall, terms: list[str], out: str) -> bool:
-    """Read a contraction of the first arguments, given the axes of each and of the result."""
+    """Read a contraction of the first arguments.
+
+    Args:
+        call: call that is read.
+        terms: letters of the axes of each argument.
+        out: letters of the axes of the result.
+    """
     operands = [(v, term) for v, term in zip(call.inputs, terms, strict=False)]
     operands = [_diagonal(call, *operand) for operand in operands]
     sizes: dict[str, int] = {}
@@ -140,7 +148,7 @@ def contract(call: RawCall, terms: list[str], out: str) -> bool:
 
 
 def sums_products(equation: str) -> bool:
-    """Return whether operands share an axis that the result lacks, as in a dense layer."""
+    """Return whether operands of an equation share an axis that the result lacks."""
     left, arrow, out = equation.partition("->")
     terms = left.replace(".", "").replace(" ", "").split(",")
     shared = {i for n, term in enumerate(terms) for i in term if i in "".join(terms[n + 1 :])}
@@ -199,7 +207,18 @@ def _sum(call: RawCall, operand: Operand, wanted: str) -> Operand:
 def _pair(
     call: RawCall, left: Operand, right: Operand, rest: str, sizes: dict[str, int]
 ) -> Operand:
-    """Contract two operands; `rest` are the axes of the result and of the other operands."""
+    """Contract two operands.
+
+    Axes are grouped: shared ones that remain form the batch of the product, other ones of the left
+    operand its rows and of the right operand its columns, and summed ones the inner axis.
+
+    Args:
+        call: call that is read.
+        left: first operand.
+        right: second operand.
+        rest: letters of the result and of all other operands.
+        sizes: size of each axis by letter.
+    """
     left = _sum(call, _drop_broadcast_axes(call, left, sizes), rest + right[1])
     right = _sum(call, _drop_broadcast_axes(call, right, sizes), rest + left[1])
     (a, ours), (b, theirs) = left, right
@@ -227,7 +246,7 @@ def _pair(
 
 
 def _drop_broadcast_axes(call: RawCall, operand: Operand, sizes: dict[str, int]) -> Operand:
-    """Drop axes of size one that broadcast, because another operand is larger there."""
+    """Drop axes of size 1 along which another operand is larger, so that they broadcast."""
     value, letters = operand
     kept = "".join(i for i, n in zip(letters, value.shape, strict=True) if n == sizes[i])
     shape = tuple(sizes[i] for i in kept)
@@ -272,3 +291,4 @@ READERS: dict[str, Callable[[RawCall], bool]] = {
     "bilinear": _bilinear,
     "einsum": _einsum,
 }
+"""Reader by name of the call; it returns whether the call was read."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dippm.errors import DippmError
 
 DEFAULT_TOP = 12
+"""Default number of rows of a ranking."""
 SloMs = Annotated[float | None, typer.Option("--slo-ms", help="Latency limit of a batch in ms.")]
 SloAt = Annotated[
     str,
@@ -159,7 +160,11 @@ def answer_choice(
     quiet: bool,
     **how: Any,
 ) -> None:
-    """Ask, and show the answer in every form; an infeasible choice is shown and is an error."""
+    """Compute a choice and show it in every requested form, even if nothing is feasible.
+
+    Raises:
+        typer.Exit: with code 1, after the choice is shown, if nothing is feasible.
+    """
     failed: DippmError | None = None
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.errors import NothingFeasibleError

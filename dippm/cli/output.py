@@ -55,7 +55,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def errors_reported(*, as_json: bool) -> Iterator[None]:
-    """Turn a `DippmError` into a message or a document, and exit code 1."""
+    """Turn a `DippmError` of the block into a message or a document, and exit with code 1."""
     try:
         yield
     except DippmError as error:
@@ -129,7 +129,7 @@ def show(
     Args:
         name: name of the schema of its document.
         answer: any answer.
-        json: print the document instead of the answer.
+        json: whether to print the document instead of the answer.
         csv: file for its rows.
         html: file for its page.
         document: document in place of `answer.to_dict()`.
@@ -159,8 +159,8 @@ def print_verify(prediction: Prediction, stream: TextIO | None = None) -> None:
     """Show the command that checks an answer, on one line of any length for copying.
 
     Args:
-        prediction: the answer.
-        stream: stream to write to; None is stdout.
+        prediction: prediction to check.
+        stream: stream to write to; None for stdout.
     """
     from dippm.show.report.console import console, print_text
 
@@ -180,7 +180,7 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 
 def error_document(error: DippmError) -> dict[str, str]:
-    """Return type, message and hint, the hint in the words of the command line."""
+    """Return type, message and hint of an error, with Python's arguments replaced by options."""
     document = error.to_dict()
     return {**document, "hint": on_command_line(document["hint"])}
 
@@ -206,11 +206,11 @@ def ready_to_plot(html: Path | None) -> None:
 def progress_shown(*, quiet: bool = False, still: bool = False) -> Iterator[None]:
     """Show the stages that are reported inside the block, with the elapsed time.
 
-    Only if stderr is a terminal that can erase a line; files and pipes get nothing.
+    They are shown only if stderr is a terminal that can erase a line, not in files and pipes.
 
     Args:
-        quiet: show nothing.
-        still: draw only when a stage begins, so that no clock disturbs a measurement.
+        quiet: whether to show nothing.
+        still: whether to draw only when a stage begins, so that no clock disturbs a measurement.
     """
     if quiet or not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         yield
@@ -237,6 +237,9 @@ def progress_shown(*, quiet: bool = False, still: bool = False) -> Iterator[None
 
         with listening(heard):
             yield
+
+
+# Hints: Python's arguments, replaced by options of the running command.
 
 
 _WORDS = re.compile(

@@ -1,4 +1,4 @@
-"""Explanations, differences and what-ifs in the terminal."""
+"""Terminal tables of explanations, differences and what-if answers, and their number formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from dippm.show.report.tables import OPERATOR_COLUMNS, Column, TerminalTable
 SHORTEST_SHARE = 1e-6
 """Share of the whole below which a time is shown as 0."""
 SHORTEST_PERCENT = 0.0005
+"""Share that rounds to 0.0 %, and is shown without a sign."""
 ROWS = 15
+"""Default number of rows of a difference."""
 DEPTH = 3
 """Default number of levels of modules."""
 SELDOM = ("optimizer", "input copy")
@@ -26,7 +28,7 @@ SELDOM = ("optimizer", "input copy")
 def explanation_parts(
     explanation: Explanation, *, depth: int = DEPTH, operators: int = 0
 ) -> Iterator[AnswerPart]:
-    """Yield modules down to a depth, costliest operators, warnings, and the checking command."""
+    """Yield modules down to a depth, costliest operators, warnings, and the prediction."""
     yield module_table(explanation, depth)
     if operators:
         yield explained_table(explanation, operators)
@@ -37,7 +39,7 @@ def explanation_parts(
 def difference_parts(
     difference: Difference, *, depth: int | None = None, rows: int = ROWS
 ) -> Iterator[AnswerPart]:
-    """Yield the changes, warnings, and the commands that check either side."""
+    """Yield the changes, warnings, and the predictions of both sides."""
     sides = [side.prediction for side in (difference.before, difference.after)]
     yield difference_table(difference, depth, rows)
     yield from warning_lines(warning for side in sides for warning in side.warnings)
@@ -45,14 +47,14 @@ def difference_parts(
 
 
 def what_if_parts(found: WhatIf) -> Iterator[AnswerPart]:
-    """Yield the changes, warnings, and the command that checks the baseline."""
+    """Yield the changes, warnings, and the prediction of the baseline."""
     yield what_if_table(found)
     yield from warning_lines(found.baseline.warnings)
     yield found.baseline
 
 
 def module_table(explanation: Explanation, depth: int) -> TerminalTable:
-    """Return time, energy and memory by module, then the parts outside operators."""
+    """Return time, energy and memory by module, then the parts outside of operators."""
     whole, energy = explanation.latency_ms, explanation.prediction.energy_j
     columns = (
         Column("module", folds=True),
@@ -111,9 +113,9 @@ def explained_table(explanation: Explanation, most: int) -> TerminalTable:
 
 
 def difference_table(difference: Difference, depth: int | None, most: int = ROWS) -> TerminalTable:
-    """Return the changes, the largest first; the last row is the whole.
+    """Return the changes, the largest first; the last row is the whole model.
 
-    Shares are relative to the time of the first side, so they sum to that of the whole.
+    Shares are relative to the time of the first side, so that they sum to the share of the whole.
     """
     before, after = difference.before.latency_ms, difference.after.latency_ms
     whole = max(before, after)
@@ -150,7 +152,7 @@ def difference_table(difference: Difference, depth: int | None, most: int = ROWS
 
 
 def difference_title(difference: Difference) -> str:
-    """Return the differences of the questions in one printable line."""
+    """Return the differences between the conditions in one printable line."""
     texts = [f"{name} {a} → {b}" for name, (a, b) in difference.changed.items()]
     name = difference.before.prediction.provenance.source
     shared = [] if "model" in difference.changed else [name]
@@ -252,7 +254,7 @@ def _energy(energy_j: float | None, whole_j: float | None) -> str:
 
 
 def _change(before_ms: float, after_ms: float, whole_ms: float) -> str:
-    """Format a change with its sign; 0 if both times print alike."""
+    """Format a change with its sign; "0" if both times are printed equally."""
     same = format_time(before_ms, whole_ms) == format_time(after_ms, whole_ms)
     return "0" if same else format_change(after_ms - before_ms, whole_ms)
 

@@ -1,4 +1,4 @@
-"""Processes on one GPU, models on its slices, models on many GPUs: tables and bars."""
+"""Reports on processes that share a GPU, models packed on its slices, and models on many GPUs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from dippm.decide.sharing import SharedGpu, SharedProcess
 
 MOST_WARNINGS = 10
+"""Maximum number of warnings that are listed."""
+
+
+# Processes that share a GPU.
 
 
 class Rate(NamedTuple):
@@ -155,6 +159,9 @@ def _process_cells(process: SharedProcess, parts: bool, energies: bool) -> list[
     return cells
 
 
+# Models packed on the slices of a GPU.
+
+
 def packing_parts(packing: Packing) -> Iterator[AnswerPart]:
     """Yield the models, the free part of the GPU, and warnings."""
     yield packing_table(packing)
@@ -235,8 +242,11 @@ def _packed_cells(model: PackedModel) -> list[str]:
     ]
 
 
+# One model on many GPUs.
+
+
 def parallel_parts(found: ParallelEstimate) -> Iterator[AnswerPart]:
-    """Yield one GPU and all GPUs, warnings, and the command that checks the one."""
+    """Yield the comparison of one GPU with all, warnings, and the prediction for one."""
     yield parallel_table(found)
     yield from warning_lines(found.warnings)
     yield found.prediction

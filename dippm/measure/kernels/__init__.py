@@ -1,10 +1,10 @@
 """Kernel tables: the kernels of one step, their durations, and their operators.
 
-A `TracedKernel` is one row of a table. Beside it:
+A `TracedKernel` is one row of a table. Two modules create and use tables:
 
-* profile: one profiled step → a trace, after all timing of a point → kernels with the operators
-  that launched them; modules mark their calls, so that a kernel has the path of its module
-* join: kernels ↔ the calls and operators of our graph
+* profile: runs one step under the profiler, after all timing of a point, and reads its trace as
+  kernels with the operators and the module that launched them
+* join: matches kernels with the calls and operators of a `ModelGraph`
 
 The tables of many points are files of a collected set, see `dippm.measure.collected.kernels`.
 """
@@ -23,17 +23,17 @@ class TracedKernel:
     """One kernel, copy or fill of the device; on a CPU one call of an operator.
 
     Attributes:
-        kernel: name given by the compiler; on a CPU that of the operator.
+        kernel: name given by the compiler; on a CPU the name of the operator.
         operators: names of the framework's calls around the launch, the outermost first.
-        instances: number of each of these calls within the step.
-        path: path of the calling module, "" for the model itself; None where modules cannot mark
-            their calls (compiled models, models of other frameworks).
+        instances: position of each of these calls among all calls of the step.
+        path: path of the calling module, "" for the model itself; None if modules cannot mark their
+            calls (compiled models, models of other frameworks).
         part: phase of the step.
         forward_instance: for a backward kernel, number of the call whose gradient it computes.
-        start_ns: time from the beginning of the step.
-        ns: duration; on a CPU without nested calls.
-        grid, block: blocks of the grid and threads of a block, three axes each; None for copies
-            and on a CPU.
+        start_ns: time in ns from the beginning of the step.
+        ns: duration in ns; on a CPU without nested calls.
+        grid, block: numbers of blocks in the grid and of threads in a block, along three axes; None
+            for copies and on a CPU.
         stream: CUDA stream; None on a CPU.
     """
 
@@ -64,7 +64,7 @@ class TracedKernel:
 
 
 def kernel_ms(kernels: Iterable[TracedKernel]) -> float:
-    """Return the sum of the kernels' durations in ms (K)."""
+    """Return the sum of the kernels' durations in ms, the time K of `dippm.measure.timing`."""
     return sum(kernel.ns for kernel in kernels) / 1e6
 
 

@@ -1,4 +1,4 @@
-"""CPU, memory, disk and network of the whole machine, of no one process; its processor's name."""
+"""CPU, memory, disk and network use of the whole machine, and the name of its processor."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PARTS = {
 
 
 class HostSource:
-    """The machine in /proc; each file is read rarely enough to cost 0.2 % of a core."""
+    """Counters of the machine in /proc; reading each file costs at most 0.2 % of a core."""
 
     name = "host"
     quantities = QUANTITIES
@@ -85,7 +85,7 @@ def open_host(
 
 
 class _Cpu:
-    """Share of time that the cores were busy."""
+    """CPU utilisation of all cores together, over the last half second."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -107,7 +107,7 @@ class _Cpu:
 
 
 class NotSettled(NotHere):
-    """The reason for missing values of a mean at first readings."""
+    """Signals that a mean has too few readings so far."""
 
     def __init__(self) -> None:
         super().__init__("a mean over half a second: read again")
@@ -137,7 +137,10 @@ def _memory_parts(proc: Path) -> tuple[float, ...]:
 
 
 def _disks(proc: Path, sys: Path) -> tuple[float, ...]:
-    """Sum over whole disks: partitions and layered devices would count the same bytes again."""
+    """Return MiB read and written, summed over whole disks.
+
+    Partitions and layered devices would count the same bytes again.
+    """
     real = real_devices(sys / "block")
     read = written = 0
     for line in (proc / "diskstats").read_text().splitlines():

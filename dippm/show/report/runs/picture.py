@@ -1,4 +1,4 @@
-"""Charts as a picture by matplotlib, and as one offline page by plotly."""
+"""Drawings of charts: a picture by matplotlib, and an offline page by plotly."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from dippm.base.printable import printable
 from dippm.errors import DippmError
 from dippm.show.report.plotted import apply_style, escape_tags, figure_markup, render
 from dippm.show.report.runs.charts import Bars, Chart, DrawnCharts, Heat, Lines, Parallel
+
+# Pictures.
+
 
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
 MOST_NAMED = 30
@@ -134,6 +137,9 @@ def _parallel(axes: Any, chart: Parallel) -> None:
     axes.set_yticks([])
 
 
+# Pages.
+
+
 TEMPLATE = """
 {% for figure in figures %}{{ figure }}{% endfor %}
 {% if absent %}<h2>Absent</h2>
@@ -145,7 +151,7 @@ TEMPLATE = """
 
 
 def html_page(found: DrawnCharts, title: str) -> str:
-    """Return the page.
+    """Return the page of charts as text.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.

@@ -7,7 +7,6 @@ models: if families are held out, all of them train.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,9 +101,3 @@ def laboratory_out(table: pd.DataFrame) -> Split:
 def hashes_of(splits: dict[str, Split], folder: Path) -> dict[str, str]:
     """Write every split to a folder and return the SHA-256 of each file."""
     return {name: split.save(folder / f"{name}.json") for name, split in splits.items()}
-
-
-def committed_hashes() -> dict[str, str]:
-    """Return the hashes of the splits behind the published errors."""
-    found: dict[str, str] = json.loads(HASHES.read_text(encoding="utf-8"))
-    return found

@@ -5,7 +5,7 @@ under test never trains, under any name or family.
 
 Names as in the evaluation protocol: S0 random; S1 by architecture, 5 folds; S2 one family out, and
 S2-20 with 20 folds of whole families; S3a one GPU out; S3b GPU and family both unseen; S4 one mode
-or precision out; S5 one source out; S6 everything large out.
+or precision out; S5 one source out; S6 the largest out.
 """
 
 from __future__ import annotations
@@ -164,15 +164,6 @@ def gpu_and_family_out(table: pd.DataFrame, n_folds: int = 5, seed: int = SEED) 
             ids = table["row_id"]
             folds.append(Fold(f"{gpu} {i}", _sort_ids(ids[test]), left_out=_sort_ids(ids[rest])))
     return _split("S3b", ("gpu", "family_id", "arch_id"), table, folds, seed=seed)
-
-
-def size_extrapolation(
-    table: pd.DataFrame, size: str, share: float = 0.2, seed: int = SEED
-) -> Split:
-    """S6: the largest `share` of rows by a column such as FLOPs, with their architectures."""
-    large = table[size] > table[size].quantile(1 - share)
-    fold = _fold(table.assign(_large=large), "large", {"_large": [True]}, seed=seed)
-    return _split("S6", (size,), table, [fold], seed=seed)
 
 
 def sha256_of(table: pd.DataFrame) -> str:

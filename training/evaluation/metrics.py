@@ -5,14 +5,12 @@ All functions take labels and predictions in the unit of the target, as arrays o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from dippm.devices import Device, smallest_profile
 
 Array = NDArray[np.float64]
 N_RESAMPLES = 2000
@@ -144,11 +142,10 @@ def bootstrap(
     predicted: ArrayLike,
     architectures: Sequence[Any],
     *,
-    metric: Callable[[Array, Array], float] = mean_ape,
     n_resamples: int = N_RESAMPLES,
     seed: int = SEED,
 ) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a metric, resampling architectures, not rows.
+    """Return the 95 % confidence interval of the MAPE, resampling architectures, not rows.
 
     Rows of one architecture are no independent evidence, so they are drawn together.
     """
@@ -160,38 +157,8 @@ def bootstrap(
     values = []
     for _ in range(n_resamples):
         drawn = generator.integers(0, len(rows_of), len(rows_of))
-        if metric is mean_ape:
-            values.append(float(sums[drawn].sum() / sizes[drawn].sum()))
-            continue
-        rows = np.concatenate([rows_of[i] for i in drawn])
-        values.append(metric(y[rows], p[rows]))
+        values.append(float(sums[drawn].sum() / sizes[drawn].sum()))
     low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
-
-
-def paired_bootstrap(
-    actual: ArrayLike,
-    predicted: ArrayLike,
-    other: ArrayLike,
-    *,
-    architectures: Sequence[Any],
-    n_resamples: int = N_RESAMPLES,
-    seed: int = SEED,
-) -> tuple[float, float]:
-    """Return the 95 % interval of MAPE(predicted) − MAPE(other), on the same resamples.
-
-    Below 0 throughout means that `predicted` is better than `other` and not by chance.
-    """
-    y, p = _pair(actual, predicted)
-    _, q = _pair(actual, other)
-    difference = 100 * (np.abs(p - y) - np.abs(q - y)) / y
-    rows_of = _rows_of(architectures)
-    sums = np.array([difference[rows].sum() for rows in rows_of])
-    counts = np.array([len(rows) for rows in rows_of])
-    generator = np.random.default_rng(seed)
-    drawn = generator.integers(0, len(rows_of), (n_resamples, len(rows_of)))
-    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -205,59 +172,6 @@ def relative_width(actual: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
     """Return the mean width of intervals in percent of the label."""
     y = np.asarray(actual, dtype=float)
     return float((100 * (np.asarray(high) - np.asarray(low)) / y).mean())
-
-
-def bias_by_decile(
-    actual: ArrayLike, predicted: ArrayLike, size: ArrayLike, n_bins: int = 10
-) -> list[float]:
-    """Return the mean ln(predicted / actual) in bins of equal count by size, smallest first."""
-    y, p = _pair(actual, predicted)
-    order = np.argsort(np.asarray(size, dtype=float), kind="stable")
-    return [float(np.log(p[part] / y[part]).mean()) for part in np.array_split(order, n_bins)]
-
-
-@dataclass(frozen=True, slots=True)
-class SliceDecisions:
-    """How well predicted memory picks a MIG slice, against the slice that was really needed.
-
-    Attributes:
-        n: rows.
-        exact: share of rows with the right slice (or rightly none), in percent.
-        too_small: share where the model would not have fitted, in percent.
-        over_reserved_mb: mean memory reserved beyond the right slice, over rows that fitted.
-    """
-
-    n: int
-    exact: float
-    too_small: float
-    over_reserved_mb: float
-
-
-def slice_decisions(
-    actual_mb: ArrayLike, predicted_mb: ArrayLike, device: Device
-) -> SliceDecisions:
-    """Return how often the predicted memory picks the slice that the actual memory needs.
-
-    Args:
-        actual_mb: measured memory.
-        predicted_mb: memory that the choice is based on: the upper bound where that decides.
-        device: a GPU with MIG slices; no fitting slice counts as the whole card.
-    """
-    y, p = _pair(actual_mb, predicted_mb)
-    whole = float(device.memory_mb)
-    chosen, needed = (np.array([_slice_mb(m, device, whole) for m in side]) for side in (p, y))
-    fits = chosen >= needed
-    return SliceDecisions(
-        n=len(y),
-        exact=float(100 * (chosen == needed).mean()),
-        too_small=float(100 * (~fits).mean()),
-        over_reserved_mb=float((chosen - needed)[fits].mean()) if fits.any() else 0.0,
-    )
-
-
-def _slice_mb(memory_mb: float, device: Device, whole: float) -> float:
-    profile = smallest_profile(memory_mb, device)
-    return float(profile.memory_mb) if profile else whole
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -25,7 +25,6 @@ SPLITS = {
     "S2-5": "five folds of whole families: no architecture of a test family trains",
 }
 HEADLINE_SPLITS = ("S1", "S2", "S2-5")
-FEWEST_FOR_INTERVAL = 20
 
 
 def errors_of(held: HeldOut, target: str) -> dict[str, Any] | None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -87,17 +86,6 @@ def probabilities_first(places: Sequence[UncertainValue]) -> list[float]:
     values = np.stack([place.log_value + _errors(place) for place in places])
     first = np.bincount(values.argmin(axis=0), minlength=len(places))
     return [float(share) for share in first / DRAWS]
-
-
-def probability_below(one: UncertainValue, other: UncertainValue) -> float:
-    """Return the probability that one place is below another: the closed form for two."""
-    shared = correlation(one, other) * one.log_sd * other.log_sd
-    own = one.log_sd**2 + other.log_sd**2 + one.other_log_sd**2 + other.other_log_sd**2
-    spread = sqrt(max(0.0, own - 2 * shared))
-    distance = other.log_value - one.log_value
-    if spread == 0.0:
-        return 0.5 if distance == 0.0 else float(distance > 0.0)
-    return NormalDist().cdf(distance / spread)
 
 
 def correlation(one: UncertainValue, other: UncertainValue) -> float:

@@ -85,10 +85,6 @@ class Sidecar:
         """Wait until it has loaded its modules; return False after a timeout."""
         return self._wait("ready", seconds)
 
-    def wait_until_sampling(self, seconds: float = START_S) -> bool:
-        """Wait until it has found the process to sample; return False after a timeout."""
-        return self._wait("sampling", seconds)
-
     def watch(self, pid: int) -> None:
         """Send it the process to sample."""
         self._tell(f"watch {pid}")

@@ -100,11 +100,6 @@ def runs_within(
     ]
 
 
-def join_selection(selected: Iterable[str], more: Iterable[str]) -> list[str]:
-    """Return a selection with further runs, in the order of selection."""
-    return list(dict.fromkeys([*selected, *more]))
-
-
 def labels(runs: Sequence[ListedRun]) -> dict[str, str]:
     """Return a label per run by uuid: its name, with a suffix if the name is not unique."""
     often = dict(count_names(run.name or run.uuid[:8] for run in runs))

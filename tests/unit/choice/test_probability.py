@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import pytest
 
@@ -12,13 +13,23 @@ from dippm.decide.choice.probability import (
     correlation,
     log_sd,
     probabilities_first,
-    probability_below,
 )
 from dippm.estimate.models.targets import Estimate, Interval
 
 
 def place(name, value, sd=0.1, **rest):
     return UncertainValue(name, rest.pop("board", name), math.log(value), sd, **rest)
+
+
+def probability_below(one, other):
+    """Return the probability that one place is below another: the closed form for two."""
+    shared = correlation(one, other) * one.log_sd * other.log_sd
+    own = one.log_sd**2 + other.log_sd**2 + one.other_log_sd**2 + other.other_log_sd**2
+    spread = math.sqrt(max(0.0, own - 2 * shared))
+    distance = other.log_value - one.log_value
+    if spread == 0.0:
+        return 0.5 if distance == 0.0 else float(distance > 0.0)
+    return NormalDist().cdf(distance / spread)
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.02, 1.1, 1.3])

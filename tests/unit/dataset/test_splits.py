@@ -94,15 +94,6 @@ def test_gpu_and_family_are_both_unseen(table: pd.DataFrame) -> None:
         assert not set(train["arch_id"]) & set(test["arch_id"])
 
 
-def test_everything_large_is_tested_and_none_of_its_architectures_trains(
-    table: pd.DataFrame,
-) -> None:
-    sized = table.assign(flops=table["arch_id"].str.removeprefix("arch").astype(int))
-    ((train, validation, test),) = sides(splits.size_extrapolation(sized, "flops"), sized)
-    assert max(train["flops"].max(), validation["flops"].max()) < test["flops"].min()
-    assert 0.1 < len(test) / len(sized) < 0.3
-
-
 def test_a_split_survives_its_file(tmp_path: Path, table: pd.DataFrame) -> None:
     split = splits.by_architecture(table)
     digest = split.save(tmp_path / "S1.json")

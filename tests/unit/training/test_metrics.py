@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from dippm.devices import find
 from training.evaluation import metrics
 
 
@@ -50,35 +49,12 @@ def test_resampling_architectures_is_wider_than_resampling_rows() -> None:
     assert by_architecture[0] < metrics.mean_ape(np.ones(1000), predicted) < by_architecture[1]
 
 
-def test_a_better_predictor_is_better_in_pairs() -> None:
-    generator = np.random.default_rng(0)
-    noise = generator.normal(0, 0.3, 200)
-    low, high = metrics.paired_bootstrap(
-        np.ones(200), np.exp(noise / 3), np.exp(noise), architectures=np.arange(200)
-    )
-    assert low < high < 0
-
-
 def test_intervals_are_scored_by_coverage_and_width() -> None:
     assert metrics.coverage([1, 2, 3, 4], [0, 0, 0, 5], [2, 2, 2, 6]) == 0.5
     assert metrics.relative_width([1, 2], [0.5, 1], [1.5, 3]) == pytest.approx(100)
-
-
-def test_bias_grows_with_size() -> None:
-    size = np.arange(1, 101)
-    bias = metrics.bias_by_decile(np.ones(100), np.exp(size / 100), size)
-    assert bias == sorted(bias)
-    assert len(bias) == 10
 
 
 @pytest.mark.parametrize("predicted", [[1.0], [1.0, 0.0], [1.0, -1.0]])
 def test_what_cannot_be_compared_is_refused(predicted: list[float]) -> None:
     with pytest.raises(ValueError, match=r"shape|above 0"):
         metrics.errors([1.0, 2.0], predicted)
-
-
-def test_a_slice_that_is_too_small_counts_apart_from_one_that_is_too_large() -> None:
-    actual, predicted = [4000, 4000, 6000, 50000], [3000, 6000, 4000, 45000]
-    decisions = metrics.slice_decisions(actual, predicted, find("A100-40GB"))
-    assert (decisions.n, decisions.exact, decisions.too_small) == (4, 50, 25)
-    assert decisions.over_reserved_mb == pytest.approx((9856 - 4864) / 3)

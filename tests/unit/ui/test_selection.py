@@ -8,7 +8,7 @@ import pytest
 
 from dippm.errors import RunError
 from dippm.show.ui.exploration import ChartSelection, ChartView, ExplorationError, exploration_of
-from dippm.show.ui.selection import count_names, filter_runs, join_selection, labels, runs_within
+from dippm.show.ui.selection import count_names, filter_runs, labels, runs_within
 from tests.unit.ui.runs_in_memory import listed
 
 RUNS = [
@@ -50,10 +50,6 @@ def test_within_experiments_and_workloads():
 
 def test_counting_keeps_order():
     assert count_names(run.experiment for run in RUNS) == [("vision", 2), ("text", 1)]
-
-
-def test_a_selection_grows_in_its_order():
-    assert join_selection(["b2", "a1"], ["a1", "c3"]) == ["b2", "a1", "c3"]
 
 
 def test_labels_tell_runs_of_one_name_apart():

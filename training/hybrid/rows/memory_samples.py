@@ -23,7 +23,6 @@ from dippm.estimate.models.memory import MIB, MemoryFootprint, MemoryGpu, Usage
 from dippm.estimate.models.training_memory import AutogradFootprint
 
 DEVICE = "A100-80GB"
-FULL_GPU = "7g.80gb"
 GRAPHS = {"resnet50": "torchvision:resnet50@224", "vision_transformer": "torchvision:vit_b_16@224"}
 OPTIMUM_TABLE = ("optimum_benchmark", "a100_80gb_inference.csv")
 PYTORCH_BGE = "2.0.1"

@@ -28,11 +28,6 @@ def fold_affine(draft: Draft) -> None:
     drop_identities(draft)
 
 
-def channel_axis(op: str, rank: int) -> int:
-    """Return the axis that holds the output channels of a compute operator."""
-    return 1 if op in CONVOLUTIONS else rank - 1
-
-
 def is_per_channel(value: Value, shape: tuple[int, ...], axis: int) -> bool:
     """Return whether a static value has one entry per channel of `shape`, or a single one."""
     if not value.is_static:

@@ -19,7 +19,6 @@ from dippm.devices import find
 from dippm.estimate.conditions import Conditions
 from scripts.sample_models import resnet50_onnx
 
-DEVICES = ("A100-40GB", "A100-80GB", "H100", "H200")
 GRID_POINTS = 1000
 
 

@@ -1,25 +1,22 @@
 """Collected sets: folders written by `dataset.collect`, one per device.
 
-`read` returns the rows as measured, failures included. `tidy_rows` and `sources` return the usable
-ones in the schema of `dataset.measured.table`, like any other source.
+`read` returns the rows as measured, failures included. `as_table` returns rows in the schema of
+`dataset.measured.table`, like any other source.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
-from dataset.collected.exclusions import exclusions
-from dataset.measured.table import Source, tidy
+from dataset.measured.table import tidy
 from dippm.devices import find
 from dippm.errors import UnknownNameError
 from dippm.measure.collected.rows import collected
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 LICENCE = "CC-BY-4.0"
-ORIGIN = "python -m dataset.collect"
 REPLACED = ["device", "channels_last", "framework"]
 
 
@@ -35,17 +32,6 @@ def read(folder: Path) -> pd.DataFrame:
         RowsNotFoundError: if there are no rows.
     """
     return collected(folder).rows
-
-
-def tidy_rows(folder: Path, name: str | None = None) -> pd.DataFrame:
-    """Return the usable rows in the schema of `dataset.measured.table`, then our own columns.
-
-    Args:
-        folder: folder of one device.
-        name: name of the source; "own/<folder>" if None.
-    """
-    rows = read(folder)
-    return as_table(rows[exclusions(rows).isna()], name or f"own/{folder.name}")
 
 
 def as_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
@@ -73,22 +59,6 @@ def as_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
         },
     )
     return table.assign(row_id=rows["row_id"].to_numpy(), device=rows["device"].to_numpy())
-
-
-def sources(data: Path | None = None) -> dict[str, Source]:
-    """Return the committed sets as sources by name, such as "own/h100"."""
-    return {
-        f"own/{folder.name}": Source(
-            name=f"own/{folder.name}",
-            folder=folder.name,
-            origin=ORIGIN,
-            licence=LICENCE,
-            timer="W",
-            files=tuple(sorted(path.name for path in folder.glob("shard-*"))),
-            reader=partial(tidy_rows, name=f"own/{folder.name}"),
-        )
-        for folder in folders(data)
-    }
 
 
 def _known_as(device: str) -> str:

@@ -6,13 +6,11 @@ never from the state of a random generator.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Callable, Sequence
 
 from dataset.families.family import InputTensor, Parameters, Scalar, Sizes
 
-GOLDEN = (math.sqrt(5) - 1) / 2
 SQUARES = (128, 160, 192, 256, 288, 320, 384, 96, 448, 512)
 """Sides of images in addition to 224, which comes first in every image family."""
 

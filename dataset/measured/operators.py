@@ -93,11 +93,6 @@ def graph_of(row: Row) -> ModelGraph | None:
     return _MAKERS[row["source"]](row)
 
 
-def reason(row: Row) -> str:
-    """Return the reason why `graph_of` returns None for a row."""
-    return f"{row['source']} {row['operator']}: not stated by one canonical operator"
-
-
 def elementwise(op: str, shape: Shape, operands: int = 1) -> ModelGraph:
     """Return one element-wise operator over tensors of one shape."""
     dtype = "bool" if op in COMPARISONS else DTYPE

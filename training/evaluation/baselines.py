@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dataset.join.splits import Split
 from dataset.measured.reference import gpu_rows, reference_rows
 from dippm.devices import find
-from training.evaluation.metrics import Grouped, bootstrap, grouped_errors
+from training.evaluation.metrics import Grouped, grouped_errors
 
 Floats = NDArray[np.float64]
 SPLITS = ("S0", "S1", "S2-20", "S3a")
@@ -285,12 +285,6 @@ def evaluate(table: pd.DataFrame, split: Split) -> dict[str, Grouped]:
         predicted, rows = held_out_predictions(make, table, split)
         result[name] = grouped_errors(rows["latency_ms"], predicted, list(rows["family_id"]))
     return result
-
-
-def interval(table: pd.DataFrame, split: Split, name: str) -> tuple[float, float]:
-    """Return the 95 % interval of a baseline's MAPE over architectures."""
-    predicted, rows = held_out_predictions(BASELINES[name], table, split)
-    return bootstrap(rows["latency_ms"], predicted, list(rows["arch_id"]))
 
 
 def load_table(dataset: Path, graphs: Path, *, gpus: bool = False) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -37,7 +37,6 @@ D35 = {
     "sage": (0.182, 0.159, 0.160),
 }
 RESULTS = Path(__file__).with_name("results")
-Rate = Literal["table2", "finder"]
 console = Console(stderr=True)
 
 

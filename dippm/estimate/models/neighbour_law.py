@@ -23,9 +23,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
 FILE = "neighbour_law.json"
 Shared = Literal["mps", "time-slicing"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from dippm.measure.readings import Quantity, Source
@@ -17,21 +16,6 @@ QUANTITIES = (
     Quantity("slice_memory_total_mb", "MiB", "slice", "capacity of that slice"),
 )
 REMEDIES = {"instances": "GPUs before Ampere, and most consumer GPUs, have no MIG"}
-
-
-@dataclass(frozen=True, slots=True)
-class MigInstance:
-    """One MIG device.
-
-    Attributes:
-        uuid: "MIG-…", for CUDA_VISIBLE_DEVICES.
-        profile: name such as "1g.5gb"; empty if the driver does not report it.
-        gpu_instance: number of the GPU instance, None if the driver does not report it.
-    """
-
-    uuid: str
-    profile: str
-    gpu_instance: int | None
 
 
 class MigSource(DeviceCounters):
@@ -63,23 +47,6 @@ def open_mig(device: str | int = 0) -> Source:
     return open_at(device, MigSource, name=MigSource.name, quantities=QUANTITIES)
 
 
-def instances(context: DeviceContext) -> tuple[MigInstance, ...]:
-    """Return the MIG devices of a board; empty if MIG is off.
-
-    Raises:
-        pynvml.NVMLError: if the GPU does not support MIG.
-    """
-    nvml = context.nvml
-    return tuple(
-        MigInstance(
-            nvml.nvmlDeviceGetUUID(handle),
-            profile(nvml.nvmlDeviceGetName(handle)),
-            _gpu_instance(nvml, handle),
-        )
-        for handle in _handles(nvml, context.board)
-    )
-
-
 def profile(name: str) -> str:
     """Return the profile in the name of a device: "1g.5gb" from "NVIDIA A100 MIG 1g.5gb"."""
     return name.partition(" MIG ")[2].strip()
@@ -94,13 +61,6 @@ def _handles(nvml: Any, board: Any) -> Iterator[Any]:
             yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(board, index)
         except nvml.NVMLError_NotFound:
             continue  # places between slices are empty
-
-
-def _gpu_instance(nvml: Any, handle: Any) -> int | None:
-    try:
-        return int(nvml.nvmlDeviceGetGpuInstanceId(handle))
-    except nvml.NVMLError:
-        return None
 
 
 def _explain(error: Exception, call: CounterCall) -> Failure:

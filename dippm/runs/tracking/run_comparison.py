@@ -277,7 +277,6 @@ def _comparison_line(one: TargetComparison) -> str:
 
 RECORDED = ("batch", "precision", "mode", "phase", "channels_last", "mig", "optimizer")
 """Conditions that a run may record as a parameter of this name."""
-TIMERS = ("wall", "event")
 
 
 def device_of_run(start: Start) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -243,7 +243,6 @@ class Share(Conditions):
     copies: Annotated[Whole, Field(ge=1, le=MOST_MODELS)] = 1
 
 
-Kind = Literal["predict", "fit", "choose", "slice", "request", "compare", "share"]
 QUESTIONS: dict[str, type[Conditions]] = {
     question.NAME: question
     for question in (Predict, Fit, Choose, Slice, ForScheduler, Compare, Share)

@@ -8,7 +8,7 @@ import pytest
 
 from dataset.collected.exclusions import exclusions
 from dataset.collected.join import build
-from dataset.collected.rows import read, sources
+from dataset.collected.rows import as_table, read
 from dataset.join import raw_graphs
 from dataset.join.splits import Split
 from dataset.measured.table import COLUMNS as COMMON
@@ -91,8 +91,8 @@ def test_what_is_no_label_has_a_reason(folder: Path) -> None:
 
 
 def test_it_reads_like_every_other_source(folder: Path) -> None:
-    (source,) = sources(folder.parent).values()
-    table = source.read(folder.parent)
+    rows = read(folder)
+    table = as_table(rows[exclusions(rows).isna()], "own/toy")
     assert list(table.columns[: len(COMMON)]) == list(COMMON)
     assert set(table["source"]) == {"own/toy"}
     assert set(table["timer"]) == {"W"}

@@ -366,19 +366,6 @@ def test_a_slice_has_its_own_memory_and_its_boards_power(ask):
     assert told["processes"]["values"] == expected
 
 
-def test_slices_have_profiles(ask):
-    told = ask(
-        "from dippm.measure.sources.nvml_session import Session, locate\n"
-        "from dippm.measure.sources.mig import instances\n"
-        "import dataclasses\n"
-        "tell(found=[dataclasses.asdict(i) for i in instances(locate(Session.open(), 0))])",
-        "mig 3",
-    )
-    assert [found["gpu_instance"] for found in told["found"]] == [0, 2, 4]
-    assert told["found"][1]["uuid"] == fake_nvml.SLICE_UUID
-    assert told["found"][0]["profile"] == "1g.10gb"
-
-
 @pytest.mark.parametrize(("mig", "values"), [("0", {"instances": 0}), ("-1", {})])
 def test_no_slices_differ_from_no_mig(ask, mig, values):
     told = ask("tell(**answer(open_source('mig')))", f"mig {mig}")

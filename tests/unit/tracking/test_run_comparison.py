@@ -244,11 +244,11 @@ def test_accepted_runs_are_rows_once(tmp_path: Path) -> None:
 
 
 def test_accepted_rows_are_read_as_labels(tmp_path: Path) -> None:
-    from dataset.collected.rows import tidy_rows
+    from dataset.collected.rows import as_table, read
 
     made = run()
     accept(tmp_path / "team", made, compare_run(made), PREDICTION)
-    (row,) = tidy_rows(tmp_path / "team").to_dict("records")
+    (row,) = as_table(read(tmp_path / "team"), "own/team").to_dict("records")
     assert (row["model"], row["batch"], row["latency_ms"]) == ("net.onnx", 8, 12.0)
     assert (row["timer"], row["precision"], row["mode"]) == ("W", "fp32", "eager")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dippm.estimate.features.kernel_features import N_KINDS
 from dippm.estimate.models.calibration import MeasuredRow, calibrate, log_ms, offsets_of
@@ -23,7 +22,6 @@ from training.hybrid.rows.examples import Examples
 
 N_MODELS, N_OPERATORS = 10, 100
 FEWEST_TESTED = 10
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

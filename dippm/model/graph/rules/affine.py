@@ -7,7 +7,6 @@ from dippm.model.graph.rules.layout import drop_identities
 from dippm.model.graph.rules.prune import prune
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose", "deform_conv2d")
-_BIASED = (*CONVOLUTIONS, "dense", "batch_matmul")
 _SCALING = ("multiply", "divide")
 _SHIFTING = ("add", "subtract")
 

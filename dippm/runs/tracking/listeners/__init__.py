@@ -156,7 +156,6 @@ ALSO = {"dcgm": "dcgmi", "nvidia-smi": "smi"}
 """Alternative spellings in radT's documentation."""
 PROFILERS = ("nsys", "nsysraw", "ncu", "ncuraw", "ncuattach")
 """Names that radT lists among its listeners, but that select a profiler."""
-NAMES = tuple(LISTENERS)
 
 
 # The sources of requested listeners, checked on this machine.

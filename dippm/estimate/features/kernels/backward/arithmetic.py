@@ -241,7 +241,6 @@ def _norm_kernel(
 Passes = tuple[str, ...]
 """Operands of successive passes, one letter each, see `PASSES`."""
 _NAMES = {"a": 0, "b": 1, "c": 2}
-_SLOPE: tuple[Passes, ...] = (("ga",),)
 _SLOPE_OF_RESULT: tuple[Passes, ...] = (("gr",),)
 
 PASSES: Mapping[str, tuple[Passes, ...]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from dippm.runs.tracking.run import Run, current
@@ -28,12 +27,7 @@ class RADTBenchmark:
         self._run = current()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._run = None
 
     def log_metric(

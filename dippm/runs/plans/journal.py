@@ -15,7 +15,6 @@ import shutil
 import stat
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from dippm.base.process.lock import HeldError, Lock
@@ -87,12 +86,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the journal, and remove it if everything has ended."""
         os.close(self._file)
         if kind is None:

@@ -9,7 +9,6 @@ import time
 from contextvars import ContextVar
 from json import dumps
 from json.encoder import encode_basestring_ascii as quoted
-from types import TracebackType
 from typing import Protocol, TypeAlias
 
 from dippm.runs.tracking.metrics import CallMetric, Measurement
@@ -68,12 +67,7 @@ class SpanBlock:
                 self._measured = Measurement(self._metrics)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._run is None:
             return
         end_ns = time.monotonic_ns()

@@ -17,7 +17,6 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from dippm.show.service.errors import BadQuestionError, NoRoomError, NotHereError, TooLargeError
 
@@ -74,9 +73,7 @@ class IncomingFile:
             raise _no_room(error) from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._handle >= 0:
             os.close(self._handle)
         self.uploads._forget(self._size)

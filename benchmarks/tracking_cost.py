@@ -117,10 +117,7 @@ def inside() -> dict[str, float]:
         )
         rows.append([float(word) for word in said.stdout.split()])
     milliseconds, megabytes = (min(column) for column in zip(*rows, strict=True))
-    return {
-        "import in the workload, CPU ms": milliseconds,
-        "memory in the workload, MB": megabytes,
-    }
+    return {"import in the workload, CPU ms": milliseconds, "memory in the workload, MB": megabytes}
 
 
 def command(seconds: float) -> dict[str, float]:

@@ -193,10 +193,7 @@ def predict(
 
 
 def load(
-    name: CheckpointLike = None,
-    *,
-    device: DeviceLike = DEFAULT_DEVICE,
-    phase: Phase | None = None,
+    name: CheckpointLike = None, *, device: DeviceLike = DEFAULT_DEVICE, phase: Phase | None = None
 ) -> LoadedPredictor:
     """Load a checkpoint once for many predictions.
 

@@ -355,11 +355,7 @@ class Client:
         raise AssertionError("the second attempt returns or raises")
 
     def _sent(
-        self,
-        method: str,
-        address: str,
-        body: bytes | Path | None,
-        kind: Mapping[str, str] | None,
+        self, method: str, address: str, body: bytes | Path | None, kind: Mapping[str, str] | None
     ) -> tuple[int, Mapping[str, str], bytes]:
         connection = self._connection()
         headers = {**self._headers, **(kind or {})}

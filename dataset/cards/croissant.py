@@ -200,8 +200,5 @@ def text_of(document: dict[str, Any]) -> str:
 def main() -> None:
     """Write the Croissant file, or check that it is up to date."""
     write_or_check(
-        FILE,
-        lambda: text_of(describe()),
-        command="python -m dataset.croissant",
-        about=main.__doc__,
+        FILE, lambda: text_of(describe()), command="python -m dataset.croissant", about=main.__doc__
     )

@@ -170,10 +170,7 @@ BLOCKS = {
 
 def rewrite_blocks(text: str, data: Path = DATA) -> str:
     """Return the datasheet with every marked block regenerated."""
-    return BLOCK.sub(
-        lambda found: f"{found[1]}{BLOCKS[found['name']](data)}{found[4]}",
-        text,
-    )
+    return BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found['name']](data)}{found[4]}", text)
 
 
 def _summaries(data: Path) -> Iterator[tuple[Collected, dict[str, Any]]]:

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 def densenet_grid() -> list[dict[str, Scalar]]:
     """Return 121, 169, 201 and 161 and members of other growth, depth and bottleneck."""
-    usual: dict[str, Scalar] = {
-        "bottleneck": 4,
-        "compression": 0.5,
-        "act": "relu",
-        "kernel": 3,
-    }
+    usual: dict[str, Scalar] = {"bottleneck": 4, "compression": 0.5, "act": "relu", "kernel": 3}
     published = [
         {**usual, "depths": depths, "growth": growth}
         for depths, growth in (

@@ -16,9 +16,7 @@ SQUARES = (128, 160, 192, 256, 288, 320, 384, 96, 448, 512)
 
 
 def spread(
-    count: int,
-    valid: Callable[[Parameters], bool] = lambda _: True,
-    **axes: Sequence[Scalar],
+    count: int, valid: Callable[[Parameters], bool] = lambda _: True, **axes: Sequence[Scalar]
 ) -> list[dict[str, Scalar]]:
     """Return `count` members of the product of the axes, spread evenly over it.
 

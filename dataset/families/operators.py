@@ -6,12 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from dataset.families.family import Family, InputTensor, Parameters, Sizes
-from dataset.families.operator_cases import (
-    Case,
-    calibration_cases,
-    ceiling_cases,
-    more_cases,
-)
+from dataset.families.operator_cases import Case, calibration_cases, ceiling_cases, more_cases
 
 if TYPE_CHECKING:
     import torch

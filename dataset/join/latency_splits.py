@@ -12,13 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dataset.join.splits import (
-    Split,
-    by_architecture,
-    family_out,
-    one_out,
-    random_split,
-)
+from dataset.join.splits import Split, by_architecture, family_out, one_out, random_split
 
 HASHES = Path(__file__).with_name("latency_splits.json")
 ARCHITECTURE_FOLDS, FAMILY_FOLDS = 5, 10

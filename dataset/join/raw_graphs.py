@@ -222,11 +222,7 @@ def _sampled_cells(table: pd.DataFrame) -> list[str]:
     return names
 
 
-NAMES = {
-    "hwgpt": _sampled_gpts,
-    "optimum_benchmark": _language_models,
-    "ecnas": _sampled_cells,
-}
+NAMES = {"hwgpt": _sampled_gpts, "optimum_benchmark": _language_models, "ecnas": _sampled_cells}
 """Functions for sources whose rows do not name graphs, or that are converted as a sample."""
 
 

@@ -65,10 +65,7 @@ def case_job(case: operator_cases.Case, index: int, phase: Phase = "inference") 
     """Return an operator's job in single and another precision; every second map channels-last."""
     other = OTHERS[index % len(OTHERS)]
     last = case.family == "convolution" and len(case.sizes) == 2 and index % 2 == 1
-    chosen: tuple[tuple[Precision, bool], ...] = (
-        ("fp32", index % 6 == 0),
-        (other, index % 6 == 3),
-    )
+    chosen: tuple[tuple[Precision, bool], ...] = (("fp32", index % 6 == 0), (other, index % 6 == 3))
     points = [
         Point(case.batch, precision, phase=phase, channels_last=last, energy=energy)
         for precision, energy in chosen

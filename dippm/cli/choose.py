@@ -48,8 +48,7 @@ MaxMemory = Annotated[
     ),
 ]
 PricesFile = Annotated[
-    Path | None,
-    typer.Option("--prices", metavar="FILE", help="TOML file of prices per hour."),
+    Path | None, typer.Option("--prices", metavar="FILE", help="TOML file of prices per hour.")
 ]
 
 CarbonFile = Annotated[
@@ -204,11 +203,7 @@ def mig(
         from dippm.decide.choice import smallest_slice
 
         return smallest_slice(
-            model,
-            slo_ms=slo_ms,
-            slo_at=cast(Any, slo_at),
-            max_memory_mb=max_memory_mb,
-            **asked,
+            model, slo_ms=slo_ms, slo_at=cast(Any, slo_at), max_memory_mb=max_memory_mb, **asked
         )
 
     answer_choice("mig", ask, json=json, csv=csv, html=html, quiet=quiet, slices=True)

@@ -45,13 +45,7 @@ from dippm.cli.output import (
 from dippm.errors import DippmError, DippmWarning, UnexpectedError, shortened
 
 INTERRUPTED, READER_GONE = 130, 141
-VALUES = {
-    "<int>": "N",
-    "<int range>": "N",
-    "<float>": "X",
-    "<float range>": "X",
-    "<path>": "FILE",
-}
+VALUES = {"<int>": "N", "<int range>": "N", "<float>": "X", "<float range>": "X", "<path>": "FILE"}
 FOREIGN = ("run", "track")
 """Commands that run another program."""
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]

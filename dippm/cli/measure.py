@@ -65,9 +65,7 @@ def measure(
     operators: Annotated[
         int,
         typer.Option(
-            "--operators",
-            min=0,
-            help="Also list the N slowest operators, measured and predicted.",
+            "--operators", min=0, help="Also list the N slowest operators, measured and predicted."
         ),
     ] = 0,
     checkpoint: options.CheckpointName = None,
@@ -180,12 +178,7 @@ def _compare(prediction: Prediction | None, measured: Measurement, reason: str) 
 
 
 def _operators(
-    model: str,
-    measured: Measurement,
-    *,
-    input: str | None,
-    checkpoint: str | None,
-    trust: bool,
+    model: str, measured: Measurement, *, input: str | None, checkpoint: str | None, trust: bool
 ) -> OperatorVerification:
     """Join the kernels of a measurement with the model's graph, and predict its operators."""
     from dippm.api import predict

@@ -365,11 +365,7 @@ def conditions(*without: str, pairs: bool = False) -> Callable[[Command], Comman
         shared = [p.replace(kind=ONLY) for p in _parameters(_shared) if p.name not in taken]
         if pairs:
             shared = [p if p.name in SINGLE else _pair_option(p) for p in shared]
-        parts = (
-            [p for p in own if p.kind is not ONLY],
-            shared,
-            [p for p in own if p.kind is ONLY],
-        )
+        parts = ([p for p in own if p.kind is not ONLY], shared, [p for p in own if p.kind is ONLY])
         every = [p for part in parts for p in part]
         command.__signature__ = Signature(every)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in every}

@@ -157,8 +157,7 @@ def pick(
     if not runs:
         raise DippmError("there are no runs yet", "`dippm run -- COMMAND` makes one.")
     wanted = _ask(
-        "Runs",
-        {f"{run.uuid[:8]}  {when(run)[:16]}  {run.name}  {run.status}": run for run in runs},
+        "Runs", {f"{run.uuid[:8]}  {when(run)[:16]}  {run.name}  {run.status}": run for run in runs}
     )
     described = found = chosen(wanted, types, descriptions)
     if not types:

@@ -113,8 +113,7 @@ def cost(
     model: options.Source,
     *,
     samples: Annotated[
-        int,
-        typer.Option("--samples", "--dataset-size", min=1, help="Number of samples per pass."),
+        int, typer.Option("--samples", "--dataset-size", min=1, help="Number of samples per pass.")
     ] = 1_000_000,
     epochs: Annotated[
         int, typer.Option("--epochs", min=1, help="Number of passes over the samples.")

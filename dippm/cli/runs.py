@@ -287,8 +287,7 @@ def export_trace(
 
 
 def verify_trace(
-    file: Annotated[Path, typer.Argument(help="Trace file in JSON.")],
-    json: options.Json = False,
+    file: Annotated[Path, typer.Argument(help="Trace file in JSON.")], json: options.Json = False
 ) -> None:
     """Check that a trace viewer can draw a trace: complete events and properly nested spans."""
     with errors_reported(as_json=json):

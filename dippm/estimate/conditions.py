@@ -8,12 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, get_args, get_type_hints
 
 from dippm.devices import Device, is_catalogued
-from dippm.errors import (
-    ConditionsError,
-    UnknownOptionError,
-    UnsupportedPrecisionError,
-    shortened,
-)
+from dippm.errors import ConditionsError, UnknownOptionError, UnsupportedPrecisionError, shortened
 from dippm.estimate.place import (
     DEFAULT_DEVICE,
     ContextLike,

@@ -32,12 +32,7 @@ from dippm.model.graph.model_graph import ModelGraph
 SEED_DEVICE = "A100-40GB"
 SHOWN = 10
 """Number of operators that a notebook lists."""
-LABELS = {
-    "memory_mb": "memory",
-    "energy_j": "energy",
-    "latency_ms": "latency",
-    "power_w": "power",
-}
+LABELS = {"memory_mb": "memory", "energy_j": "energy", "latency_ms": "latency", "power_w": "power"}
 WHERE = ("source", "device", "slice", "batch", "precision")
 _APART = (*WHERE, "mig", "host")
 CONDITIONS = tuple(name for name in conditions.CONDITIONS if name not in _APART)

@@ -156,15 +156,6 @@ KERNEL = (
     Column("stream", "integer", "of the launch; null on a CPU"),
 )
 """Columns of the kernel tables that belong to the rows."""
-COLUMNS = (
-    *IDENTITY,
-    *CONFIGURATION,
-    *OUTCOME,
-    *LATENCY,
-    *ENERGY,
-    *MEMORY,
-    *STATE,
-    *PROVENANCE,
-)
+COLUMNS = (*IDENTITY, *CONFIGURATION, *OUTCOME, *LATENCY, *ENERGY, *MEMORY, *STATE, *PROVENANCE)
 MEASURED = tuple(column.name for column in (*LATENCY, *ENERGY, *MEMORY, *STATE))
 """Columns whose absence needs a reason in a row with status "ok"."""

@@ -27,11 +27,7 @@ AUTOCAST: Mapping[Precision, str] = {"amp": "float16", "amp-bf16": "bfloat16"}
 
 @contextmanager
 def prepare_step(
-    module: torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
-    regime: Regime,
-    *,
-    device: torch.device,
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], regime: Regime, *, device: torch.device
 ) -> Iterator[Step]:
     """Yield one step of the module under a regime; module and inputs are changed in place.
 
@@ -103,11 +99,7 @@ def _tf32(precision: Precision) -> Iterator[None]:
 
 
 def _inference_step(
-    module: torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
-    regime: Regime,
-    *,
-    device: torch.device,
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], regime: Regime, *, device: torch.device
 ) -> Step:
     called = _compile(module) if regime.mode == "compiled" else module
     if regime.precision not in AUTOCAST:
@@ -163,11 +155,7 @@ def _compile(module: torch.nn.Module) -> Any:
 
 @contextmanager
 def _training_step(
-    module: torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
-    regime: Regime,
-    *,
-    device: torch.device,
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], regime: Regime, *, device: torch.device
 ) -> Iterator[Step]:
     import torch
 

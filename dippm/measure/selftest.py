@@ -90,10 +90,7 @@ Progress = Callable[[str], None]
 
 
 def overhead(
-    plan: Plan | None = None,
-    targets: Targets | None = None,
-    *,
-    progress: Progress = lambda _: None,
+    plan: Plan | None = None, targets: Targets | None = None, *, progress: Progress = lambda _: None
 ) -> Report:
     """Measure the overhead of sampling and compare it with targets.
 

@@ -142,8 +142,7 @@ def device_of(name: str | None) -> torch.device:
         device = None
     if device is None or device.type not in ("cuda", "cpu"):
         raise ConditionsError(
-            f"{name!r} is not a device of this machine",
-            "Give cuda:0, cuda:1, ... or cpu.",
+            f"{name!r} is not a device of this machine", "Give cuda:0, cuda:1, ... or cpu."
         )
     if device.type == "cpu":
         return device

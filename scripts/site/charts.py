@@ -244,11 +244,7 @@ def _costs() -> Any:
         name: dippm.cost_of(dippm.predict(vgg16_pt(), device=name, **SHAPE), region=region)
         for name in names
     }
-    quantities = {
-        "gpu_hours": "GPU hours",
-        "energy_kwh": "kWh",
-        "carbon_g": "g CO₂",
-    }
+    quantities = {"gpu_hours": "GPU hours", "energy_kwh": "kWh", "carbon_g": "g CO₂"}
     figure = make_subplots(rows=1, cols=3, shared_yaxes=True, subplot_titles=[*quantities.values()])
     for column, quantity in enumerate(quantities, 1):
         documents = [cost.to_dict() for cost in found.values()]

@@ -216,6 +216,5 @@ def _titled(
         what = f"{what} · {split_name(split)} · {table} · n = {len(rows):,}"
     apply_style(figure, height)
     return figure.update_layout(
-        title={"text": what, "font": {"size": 14}},
-        margin={"l": 10, "r": 10, "t": 50, "b": 40},
+        title={"text": what, "font": {"size": 14}}, margin={"l": 10, "r": 10, "t": 50, "b": 40}
     )

@@ -169,11 +169,7 @@ def _metrics(examples: Examples, runs: Mapping[str, Run]) -> dict[str, Any]:
 
 
 def _percent(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "n": part["rows"],
-        "median_ape": 100 * part["median_ape"],
-        "mape": 100 * part["mape"],
-    }
+    return {"n": part["rows"], "median_ape": 100 * part["median_ape"], "mape": 100 * part["mape"]}
 
 
 if __name__ == "__main__":

@@ -215,11 +215,7 @@ def _chunk(
 
 
 def _document(step: StepRow) -> dict[str, Any]:
-    return {
-        **asdict(step),
-        "device": step.device.name,
-        "mig": step.mig.name if step.mig else None,
-    }
+    return {**asdict(step), "device": step.device.name, "mig": step.mig.name if step.mig else None}
 
 
 def _step(document: dict[str, Any]) -> StepRow:

@@ -179,11 +179,7 @@ def predict_step(
 
 
 def fit_multipliers(
-    examples: StepExamples,
-    started: Started,
-    train: Indices,
-    weight: Floats,
-    settings: StepSettings,
+    examples: StepExamples, started: Started, train: Indices, weight: Floats, settings: StepSettings
 ) -> Multipliers:
     """Find the numbers that the rows share."""
     rows, kernels = kernel_rows(examples, started, train)

@@ -21,12 +21,7 @@ from dataset.measured.sources import read
 from dippm.devices import find
 from dippm.estimate.models.memory import MemoryGpu, MemoryModel
 from dippm.estimate.models.training_memory import StepMemoryModel, StepUsage, TrainingFootprint
-from training.hybrid.fit.memory import (
-    MOSTLY_RESERVED,
-    fit_contexts,
-    log_spread,
-    relative_errors,
-)
+from training.hybrid.fit.memory import MOSTLY_RESERVED, fit_contexts, log_spread, relative_errors
 from training.hybrid.rows.collected_rows import CollectedSet, slice_of
 from training.hybrid.rows.memory_samples import memory_samples
 from training.hybrid.rows.sources import named_migperf, steady

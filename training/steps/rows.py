@@ -79,9 +79,7 @@ class StepRow(Row):
         if self.optimizer is None:
             raise ValueError(f"{self.row_id} was measured without an update of the parameters")
         return self.conditions_of_pass.replace(
-            phase="train",
-            optimizer=self.optimizer,
-            attention=self.attention,
+            phase="train", optimizer=self.optimizer, attention=self.attention
         )
 
     @property

@@ -8,14 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from training.studies.kernel_lines import (
-    Pair,
-    distance,
-    gaps,
-    is_off,
-    sum_all,
-    summed,
-)
+from training.studies.kernel_lines import Pair, distance, gaps, is_off, sum_all, summed
 
 Found = Mapping[str, Pair]
 """Both lists by model."""

@@ -9,10 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch._prims_common import suggest_memory_format
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

@@ -14,12 +14,7 @@ from torch.utils._pytree import tree_leaves
 from dippm.errors import DippmError
 from dippm.model.frontends.torch.prepare import eager_masks
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device, gradients, replaced
-from training.studies.traced_kernels import (
-    KernelLog,
-    TracedKernel,
-    TracedPrecision,
-    fake_arguments,
-)
+from training.studies.traced_kernels import KernelLog, TracedKernel, TracedPrecision, fake_arguments
 from training.studies.traced_parts import parts_of
 
 Optimizer = Literal["sgd", "adamw"]

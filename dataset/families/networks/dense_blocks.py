@@ -5,12 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dataset.families.networks.layers import (
-    Convolution,
-    ImageHead,
-    activation,
-    round_width,
-)
+from dataset.families.networks.layers import Convolution, ImageHead, activation, round_width
 
 
 class DenseLayer(nn.Module):

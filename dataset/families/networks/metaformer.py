@@ -9,13 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dataset.families.networks.layers import (
-    Attention,
-    ChannelNorm,
-    ImageHead,
-    activation,
-    norm,
-)
+from dataset.families.networks.layers import Attention, ChannelNorm, ImageHead, activation, norm
 from dippm.model.networks.diffusion_unet import groups_that_fit
 
 

@@ -68,12 +68,7 @@ def _launch_engine_head(found: KernelList, decoder: Decoder, done: Pass) -> None
 
 class _EngineLayer:
     def __init__(
-        self,
-        found: KernelList,
-        hidden: int,
-        done: Pass,
-        weights: WeightFormat,
-        cache_width: int,
+        self, found: KernelList, hidden: int, done: Pass, weights: WeightFormat, cache_width: int
     ) -> None:
         self.found, self.hidden, self.done = found, hidden, done
         self.weights, self.cache_width = weights, cache_width

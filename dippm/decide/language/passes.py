@@ -130,9 +130,7 @@ class Passes:
         )
         half = self.hybrid.intervals.half_width(described, group)
         half = hypot(
-            half,
-            Z90 * self.host_use.log_sd * share,
-            log(EXCHANGE_FACTOR) * exchanged / total,
+            half, Z90 * self.host_use.log_sd * share, log(EXCHANGE_FACTOR) * exchanged / total
         )
         latency = _around(total, half)
         power, energy = self._power(listed, device_ms, latency, half)

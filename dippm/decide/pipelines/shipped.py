@@ -93,11 +93,7 @@ def sdxl(
 
 
 def sd3(
-    width: int = 1024,
-    height: int = 1024,
-    steps: int = 28,
-    guidance: float = 7.0,
-    tokens: int = 256,
+    width: int = 1024, height: int = 1024, steps: int = 28, guidance: float = 7.0, tokens: int = 256
 ) -> Pipeline:
     """Return Stable Diffusion 3 medium; `tokens` is what T5 reads, CLIP reads 77."""
     places, words = _places(width, height, 16), _count("tokens", tokens, 512)
@@ -174,11 +170,7 @@ def latte(size: int = 256, frames: int = 16, steps: int = 250, guidance: float =
             batch_factor=_both(guidance),
         ),
         Stage(
-            "decoder",
-            "dippm:sd-decoder",
-            f"4,{places}",
-            after=("transformer",),
-            batch_factor=count,
+            "decoder", "dippm:sd-decoder", f"4,{places}", after=("transformer",), batch_factor=count
         ),
     )
     return Pipeline("latte", stages, "fp16", (BETWEEN,))

@@ -15,14 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.errors import ConversionError
-from dippm.estimate.conditions import (
-    EIGHT_BITS,
-    Attention,
-    Mode,
-    Optimizer,
-    Precision,
-    Runtime,
-)
+from dippm.estimate.conditions import EIGHT_BITS, Attention, Mode, Optimizer, Precision, Runtime
 from dippm.estimate.features.engine import (
     engine_kernels,
     fold_constants,

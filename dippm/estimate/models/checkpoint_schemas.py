@@ -132,8 +132,7 @@ class IntervalPart(ClosedSchema):
     """Arguments of `IntervalLaw`."""
 
     coefficients: Annotated[
-        list[LogFactor],
-        Field(min_length=FEWEST_FEATURES, max_length=len(INTERVAL_FEATURES)),
+        list[LogFactor], Field(min_length=FEWEST_FEATURES, max_length=len(INTERVAL_FEATURES))
     ]
     quantile: dict[str, Annotated[float, Field(ge=0, le=1e3)]]
 

@@ -16,22 +16,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.devices import (
-    Calibration,
-    Device,
-    HostMachine,
-    default_host,
-    unknown_host_log_sd,
-)
+from dippm.devices import Calibration, Device, HostMachine, default_host, unknown_host_log_sd
 from dippm.devices.device import FEWEST_LAUNCHES
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import EIGHT_BITS, Conditions, same_arithmetic
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.estimate.features.kernel_features import (
-    KERNEL_FEATURE_VERSION,
-    DeviceView,
-    roofline_ms,
-)
+from dippm.estimate.features.kernel_features import KERNEL_FEATURE_VERSION, DeviceView, roofline_ms
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.features.kernels import KERNEL_VERSION
 from dippm.estimate.models.answer_warnings import HOST_DECIDES as HOST_DECIDES
@@ -379,12 +369,7 @@ class Hybrid:
         return lambda asked: self._kernels(graph, asked)[1]
 
     def _interval_terms(
-        self,
-        total_ms: float,
-        found: KernelTimes,
-        c: Conditions,
-        host: HostUse,
-        table: KernelTable,
+        self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse, table: KernelTable
     ) -> IntervalTerms:
         """Return the terms of the width of the latency's interval, see `intervals`."""
         launches = self.phase.launches(table)

@@ -225,10 +225,7 @@ class KernelLaw:
         extrapolated = (times * cut) @ count / np.maximum(device_ms, 1e-12)
         of_all = times[:, kernels.graph.class_of]
         numbers = zip(
-            device_ms.tolist(),
-            self._spread(totals).tolist(),
-            extrapolated.tolist(),
-            strict=True,
+            device_ms.tolist(), self._spread(totals).tolist(), extrapolated.tolist(), strict=True
         )
         each_found = zip(of_all, numbers, novelties, strict=True)
         return [KernelTimes(own, *one, far) for own, one, far in each_found]

@@ -210,10 +210,7 @@ class PmgnsPredictor:
         if "memory_mb" in values:
             bound = points["memory_mb"] * math.exp(residuals["memory_mb"]["upper_99"])
         return Estimates(
-            values=values,
-            absent=absent,
-            memory_bound_mb=bound,
-            warnings=self._warnings(graph),
+            values=values, absent=absent, memory_bound_mb=bound, warnings=self._warnings(graph)
         )
 
     def _why_absent(self, target: str) -> str:
@@ -252,11 +249,7 @@ def _estimate(value: float, residual: Mapping[str, float]) -> Estimate:
 
 
 def network_inputs(
-    graph: ModelGraph,
-    config: PmgnsConfig,
-    *,
-    precision: str = "fp32",
-    channels_last: bool = False,
+    graph: ModelGraph, config: PmgnsConfig, *, precision: str = "fp32", channels_last: bool = False
 ) -> GraphTensors:
     """Return the tensors of a graph under the switches `nodes`, `edges` and `shape`.
 

@@ -24,11 +24,7 @@ from dippm.devices import Device
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel import UNITS
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.estimate.features.kernel_features import (
-    USUAL_CLOCK_MHZ,
-    DeviceView,
-    roofline_parts_ms,
-)
+from dippm.estimate.features.kernel_features import USUAL_CLOCK_MHZ, DeviceView, roofline_parts_ms
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.intervals import COVERAGE, Z90
 from dippm.estimate.models.targets import Estimate
@@ -179,8 +175,7 @@ def energy_estimate(power_w: Estimate, latency: Estimate) -> Estimate:
     """
     value = power_w.value * latency.value / 1e3
     half = np.hypot(
-        np.log(power_w.interval.high / power_w.value),
-        np.log(latency.interval.high / latency.value),
+        np.log(power_w.interval.high / power_w.value), np.log(latency.interval.high / latency.value)
     )
     return Estimate.around(value, float(half), COVERAGE)
 

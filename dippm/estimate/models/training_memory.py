@@ -19,13 +19,7 @@ from dippm.estimate.features.kernels import TrainingStep, sequence_of, training_
 from dippm.estimate.features.kernels.optimizers import UPDATES
 from dippm.estimate.models.allocator import reserved_bytes
 from dippm.estimate.models.footprint import Alive, MemoryFootprint, MemoryGpu, Usage
-from dippm.estimate.models.memory import (
-    MIB,
-    AskedContext,
-    Context,
-    MemoryModel,
-    log_sd,
-)
+from dippm.estimate.models.memory import MIB, AskedContext, Context, MemoryModel, log_sd
 from dippm.estimate.models.targets import MemoryParts
 from dippm.model.graph.model_graph import ModelGraph
 
@@ -338,11 +332,7 @@ class StepMemoryModel:
         return workspace_mb + (memory.kept_bytes + passing) / MIB
 
     def parts(
-        self,
-        usage: StepUsage,
-        graph: ModelGraph,
-        gpu: MemoryGpu,
-        asked: AskedContext = None,
+        self, usage: StepUsage, graph: ModelGraph, gpu: MemoryGpu, asked: AskedContext = None
     ) -> MemoryParts:
         """Return the parts of `memory_mb`, which is largest when the backward pass starts."""
         memory = usage.memory

@@ -46,12 +46,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        say: Say,
-        wait_s: float = 60.0,
-        stopping: Callable[[], bool] = bool,
+        self, folder: Path, *, say: Say, wait_s: float = 60.0, stopping: Callable[[], bool] = bool
     ) -> None:
         self.folder, self._say, self._wait_s, self._stopping = folder, say, wait_s, stopping
         kept = [row for path in shards(folder) for row in read_shard(path, KEY)]

@@ -219,11 +219,7 @@ def _owners(
 
 
 def _with_neighbours(
-    group: Sequence[_Unit],
-    found: Sequence[int | None],
-    sequence: CallSequence,
-    *,
-    has_module: bool,
+    group: Sequence[_Unit], found: Sequence[int | None], sequence: CallSequence, *, has_module: bool
 ) -> dict[int, KernelOwner]:
     """Return the owners of a module's calls; an unmatched call gets that of its predecessor."""
     nodes = [None if position is None else sequence.calls[position].node for position in found]

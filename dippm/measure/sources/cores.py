@@ -77,10 +77,7 @@ class CoresSource:
 
 
 def open_cores(
-    pid: int | None = None,
-    *,
-    exclude: Collection[int] = (),
-    proc: str | os.PathLike[str] = "/proc",
+    pid: int | None = None, *, exclude: Collection[int] = (), proc: str | os.PathLike[str] = "/proc"
 ) -> Source:
     """Open the cores that a process tree runs on.
 

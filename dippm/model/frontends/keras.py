@@ -121,8 +121,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(
-            f"the configuration in {path} is not JSON: {error}",
-            DAMAGED,
+            f"the configuration in {path} is not JSON: {error}", DAMAGED
         ) from error
     if not isinstance(config, dict) or "class_name" not in config:
         raise ModelFileError(f"the configuration in {path} does not describe a model", DAMAGED)
@@ -356,11 +355,7 @@ def _operations() -> dict[str, Any]:
     import keras
     from keras.src.applications import convnext, inception_resnet_v2
 
-    own = (
-        convnext.LayerScale,
-        convnext.StochasticDepth,
-        inception_resnet_v2.CustomScaleLayer,
-    )
+    own = (convnext.LayerScale, convnext.StochasticDepth, inception_resnet_v2.CustomScaleLayer)
     found: dict[str, Any] = {layer.__name__: layer for layer in own}
     stack = list(keras.Operation.__subclasses__())
     while stack:

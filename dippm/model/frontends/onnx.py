@@ -12,11 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dippm.errors import (
-    FrameworkNotInstalledError,
-    ModelFileError,
-    ModelNotFoundError,
-)
+from dippm.errors import FrameworkNotInstalledError, ModelFileError, ModelNotFoundError
 from dippm.model.frontends.frontend import MARKER_BATCHES, InputSpec, check_kinds
 from dippm.model.relax.onnx.wire import looks_like_onnx, map_file, read_without_weights
 from dippm.model.relax.raw_graph import RawGraph

@@ -169,11 +169,7 @@ def export_bytes(
             "otherwise export the model to ONNX first.",
         ) from error
     return ProgramBytes(
-        buffer.getvalue(),
-        exported.batch,
-        exported.batch_is_symbolic,
-        exported.notes,
-        schemas,
+        buffer.getvalue(), exported.batch, exported.batch_is_symbolic, exported.notes, schemas
     )
 
 

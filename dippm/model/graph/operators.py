@@ -87,7 +87,7 @@ _FACTORISED = (
 """Factorisations of small matrices: serial library code, never measured."""
 GUESSED = {
     "factorise": "factorisations and inverses of matrices were priced at a guess, 64 operations "
-    "for each number: nothing of the kind was measured",
+    "for each number: nothing of the kind was measured"
 }
 """Notes on operators whose cost cannot be counted, by canonical name."""
 _HEADS = ("heads", "query_length", "key_length", "head_dim", "value_dim", "causal")
@@ -362,11 +362,7 @@ def is_elementwise(name: str) -> bool:
 # also have a reader, see `dippm.model.graph.dialects`.
 
 
-_BY_DIALECT = {
-    "image.gridsample": "grid_sample",
-    "onnx.max": "maximum",
-    "onnx.min": "minimum",
-}
+_BY_DIALECT = {"image.gridsample": "grid_sample", "onnx.max": "maximum", "onnx.min": "minimum"}
 """Names that mean something else in one dialect than in the others."""
 
 

@@ -249,11 +249,7 @@ class JointBlock(nn.Module):
         self.words = Stream(width, heads, normed=normed, keeps=keeps_text)
 
     def forward(  # noqa: D102
-        self,
-        x: Tensor,
-        text: Tensor,
-        code: Tensor,
-        rotation: tuple[Tensor, Tensor] | None = None,
+        self, x: Tensor, text: Tensor, code: Tensor, rotation: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
         of_image, rest = self.image.enter(x, code)
         of_words, word_rest = self.words.enter(text, code)

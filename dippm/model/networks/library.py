@@ -186,12 +186,7 @@ class DecoderStep(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(  # noqa: D102
-        self,
-        token: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        heard_keys: Tensor,
-        heard_values: Tensor,
+        self, token: Tensor, keys: Tensor, values: Tensor, heard_keys: Tensor, heard_values: Tensor
     ) -> tuple[Tensor, ...]:
         token = token.long()
         place = torch.full_like(token, keys.shape[2])

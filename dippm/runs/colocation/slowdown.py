@@ -114,12 +114,7 @@ class Slowdowns:
         absent = isinstance(energy.all_j, Absent)
         return {
             "runs": [
-                {
-                    **asdict(run),
-                    "slowdown": run.slowdown,
-                    "verdict": run.verdict,
-                    "held": run.held,
-                }
+                {**asdict(run), "slowdown": run.slowdown, "verdict": run.verdict, "held": run.held}
                 for run in self.runs
             ],
             "energy": {

@@ -112,7 +112,7 @@ def _find_error(
     """Return why a row cannot be run; results in `known` are reused."""
     ways = sorted(other.sharing for other in rows if _start_together(row, other))
     steps: dict[object, Callable[[], object]] = {
-        ("file", row.file): lambda: resolve_command(row.file, arguments_of(row), plan_folder),
+        ("file", row.file): lambda: resolve_command(row.file, arguments_of(row), plan_folder)
     }
     if assumed is None:
         steps |= {

@@ -41,10 +41,7 @@ PATIENCE = {
 INSTALL = "Install it: pip install 'dippm[track]'."
 DRIVERS = {"boto3": "boto3", "psycopg": "'dippm[postgresql]'", "psycopg2": "psycopg2-binary"}
 """Additional packages that some stores need."""
-LOCKS = {
-    "postgresql": "SELECT pg_advisory_lock(7227716)",
-    "mysql": "SELECT GET_LOCK('dippm', 60)",
-}
+LOCKS = {"postgresql": "SELECT pg_advisory_lock(7227716)", "mysql": "SELECT GET_LOCK('dippm', 60)"}
 LATER = "The run is kept; `dippm runs --attach` tries again."
 
 

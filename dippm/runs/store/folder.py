@@ -21,16 +21,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from dippm.base.files import is_regular
 from dippm.errors import RunError, shortened
-from dippm.runs.store.record import (
-    End,
-    Moment,
-    RunStatus,
-    Span,
-    SpanStatus,
-    Start,
-    Value,
-    as_json,
-)
+from dippm.runs.store.record import End, Moment, RunStatus, Span, SpanStatus, Start, Value, as_json
 
 VERSION = 1
 START, EVENTS, END = "start.json", "events.jsonl", "end.json"

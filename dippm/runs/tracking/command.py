@@ -194,10 +194,7 @@ class _Record:
             return
         at = Moment.now()
         wall_s = (ended.at_ns - self._start.at.monotonic_ns) / 1e9
-        figures = {
-            "command.wall_s": (wall_s, "s"),
-            "command.cpu_s": (ended.cpu_s, "s"),
-        }
+        figures = {"command.wall_s": (wall_s, "s"), "command.cpu_s": (ended.cpu_s, "s")}
         if ended.peak_rss_mb is not None:
             figures["command.peak_rss_mb"] = (ended.peak_rss_mb, "MiB")
         if ended.daemons:

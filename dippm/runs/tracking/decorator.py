@@ -20,10 +20,7 @@ def tracked(function: Function, /) -> Function: ...
 
 @overload
 def tracked(
-    *,
-    name: str = "",
-    metrics: Iterable[str | CallMetric] = (),
-    run: Run | None = None,
+    *, name: str = "", metrics: Iterable[str | CallMetric] = (), run: Run | None = None
 ) -> Callable[[Function], Function]: ...
 
 

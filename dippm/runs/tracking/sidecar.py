@@ -40,14 +40,7 @@ from dippm.runs.store.attach_lock import (
 )
 from dippm.runs.store.folder import END, RunFolder
 from dippm.runs.store.record import End, Moment
-from dippm.runs.tracking.sidecar_spawn import (
-    ATTACH_VARIABLE,
-    CLOSED,
-    CLOSED_NOW,
-    HEAR,
-    SAY,
-    TALK,
-)
+from dippm.runs.tracking.sidecar_spawn import ATTACH_VARIABLE, CLOSED, CLOSED_NOW, HEAR, SAY, TALK
 from dippm.runs.tracking.warner import Warner
 
 LOST = "the process that ran it was killed"

@@ -43,13 +43,7 @@ from dippm.show.service.errors import (
 )
 from dippm.show.service.jobs import Job
 from dippm.show.service.metrics import CONTENT_TYPE, log
-from dippm.show.service.questions import (
-    QUESTIONS,
-    SHA256,
-    Conditions,
-    KeptModel,
-    read_question,
-)
+from dippm.show.service.questions import QUESTIONS, SHA256, Conditions, KeptModel, read_question
 from dippm.show.service.service import Service, devices_text, options_document
 from dippm.show.service.uploads import DEFAULT_NAME, UploadedModel
 

@@ -189,11 +189,7 @@ class Service:
 
     def uploaded(self, model: UploadedModel) -> FoundModel:
         """Return an upload as the model of a question."""
-        source = _source(
-            path=str(model.file),
-            shown=model.name,
-            unpack_mb=self.settings.upload_mb,
-        )
+        source = _source(path=str(model.file), shown=model.name, unpack_mb=self.settings.upload_mb)
         return FoundModel(f"sha256:{model.sha256}:{model.name}", source, model)
 
     def answer(self, question: Conditions, found: Sequence[FoundModel], client: str) -> str | Job:

@@ -89,9 +89,7 @@ def published_held_out(
 def _sample_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of a fold that it is asked for, always the same ones."""
     return sampled_by(
-        rows,
-        lambda row: (row.table, row.precision, str(row.channels_last), row.kind),
-        MOST_ASKED,
+        rows, lambda row: (row.table, row.precision, str(row.channels_last), row.kind), MOST_ASKED
     )
 
 

@@ -24,11 +24,7 @@ from training.hybrid.rows.examples import Examples, GraphLookup, Row
 
 
 def load_collected(
-    found: CollectedSet,
-    graphs: Path,
-    work: Path,
-    *,
-    place: Place = certain,
+    found: CollectedSet, graphs: Path, work: Path, *, place: Place = certain
 ) -> Examples:
     """Return the examples of a set: its points in their regimes, and operators amid its models.
 

@@ -107,11 +107,7 @@ class Row:
             precision: of the row, or one with the same arithmetic.
         """
         return KernelTable.of(
-            graph,
-            precision,
-            self.mode,
-            channels_last=self.channels_last,
-            kept_half=self.kept_half,
+            graph, precision, self.mode, channels_last=self.channels_last, kept_half=self.kept_half
         )
 
     @property

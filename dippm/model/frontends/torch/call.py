@@ -105,10 +105,7 @@ class ByParameter:
         }
         by_place = [n for n in built if n.isdigit()]
         by_place += [p.name for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
-        return (
-            (*first, *(built.pop(name) for name in by_place if name in built)),
-            built,
-        )
+        return ((*first, *(built.pop(name) for name in by_place if name in built)), built)
 
 
 def _put(tree: dict[str, Any], steps: list[str], tensor: Any) -> None:

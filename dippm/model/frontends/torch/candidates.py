@@ -166,12 +166,7 @@ class Attempt:
         return None
 
     def _export_first(
-        self,
-        batch: int,
-        dtypes: dict[str, torch.dtype],
-        error: Exception | None,
-        *,
-        watched: bool,
+        self, batch: int, dtypes: dict[str, torch.dtype], error: Exception | None, *, watched: bool
     ) -> ExportedProgram | None:
         """Export with a choice, moved to the front; `error` is that of its run without data."""
         if error is not None:  # earlier choices had wrong types

@@ -57,8 +57,7 @@ def declared_inputs(graph: onnx.GraphProto) -> list[DeclaredInput]:
 def _declared_input(value: onnx.ValueInfoProto) -> DeclaredInput:
     if not value.type.HasField("tensor_type"):
         raise InputShapeError(
-            f"input {value.name!r} is not a tensor",
-            "Export the model with tensors as inputs.",
+            f"input {value.name!r} is not a tensor", "Export the model with tensors as inputs."
         )
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
@@ -341,8 +340,7 @@ def _with_rank(declared: DeclaredInput, requested: RequestedInputs) -> DeclaredI
     shape = requested.shapes.get(declared.name)
     if shape is None:
         raise InputShapeError(
-            f"the file gives no rank for input {declared.name!r}",
-            _example_inputs([declared]),
+            f"the file gives no rank for input {declared.name!r}", _example_inputs([declared])
         )
     has_batch = requested.batch_axes.get(declared.name, 0) is not None
     rank = len(shape) + has_batch
@@ -385,9 +383,7 @@ def is_batch_name(size: Size) -> bool:
 
 
 def batch_axes(
-    declared: list[DeclaredInput],
-    given: Mapping[str, int | None],
-    values: Collection[str] = (),
+    declared: list[DeclaredInput], given: Mapping[str, int | None], values: Collection[str] = ()
 ) -> dict[str, int | None]:
     """Return the batch axis of each input, None for an input without one.
 

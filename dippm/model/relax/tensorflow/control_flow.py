@@ -35,10 +35,7 @@ MAX_OPERATIONS = 100_000
 """Maximum operations of all unrolled loops of a model."""
 
 _UNCOUNTED = "it stands for one operator, and what it computes is not counted"
-_ENDS = {
-    "data": "runs as long as its data say",
-    "long": f"has more than {MAX_STEPS:,} steps",
-}
+_ENDS = {"data": "runs as long as its data say", "long": f"has more than {MAX_STEPS:,} steps"}
 
 _REST = "further loops and branches are not written out: what they compute is not counted"
 

@@ -162,8 +162,7 @@ class _Importer:
             )
         if value.dtype.kind in "OSU":
             raise ConversionError(
-                f"{tensor.op.name} is text",
-                "Export the model without its text processing.",
+                f"{tensor.op.name} is text", "Export the model without its text processing."
             )
         return relax.const(value, tensor.dtype.name)
 

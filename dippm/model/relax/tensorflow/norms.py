@@ -101,12 +101,7 @@ def _batch_norm(
 
     def build(call: TensorFlowCall) -> Results:
         dtype = dtype_of(call.expression(x))
-        values = {
-            "gamma": scale.scale,
-            "beta": offset,
-            "mean": mean,
-            "variance": scale.variance,
-        }
+        values = {"gamma": scale.scale, "beta": offset, "mean": mean, "variance": scale.variance}
         arguments = [
             _vector(call, t, channels, dtype, 0.0 if name == "beta" else 1.0)
             for name, t in values.items()

@@ -399,8 +399,5 @@ def _resize(call: TensorFlowCall) -> Results:
     height, width = (result[1], result[2]) if result else call.required(1)
     method = {"ResizeNearestNeighbor": "nearest_neighbor", "ResizeBicubic": "cubic"}
     return op.image.resize2d(
-        call.x(),
-        (height, width),
-        layout="NHWC",
-        method=method.get(call.operation.type, "linear"),
+        call.x(), (height, width), layout="NHWC", method=method.get(call.operation.type, "linear")
     )

@@ -107,10 +107,7 @@ class Layers:
 
 
 def match(
-    loop: tf.Operation,
-    flat: FlatGraph,
-    layers: Layers,
-    is_activation: Callable[[tf.Tensor], bool],
+    loop: tf.Operation, flat: FlatGraph, layers: Layers, is_activation: Callable[[tf.Tensor], bool]
 ) -> Match:
     """Return the recurrent layer of a loop, or the whole loop as one opaque call."""
     layer = layers.find(loop, flat.functions)

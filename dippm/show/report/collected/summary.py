@@ -120,11 +120,7 @@ def distributions(rows: pd.DataFrame) -> dict[str, Any]:
             continue
         quantiles = known.quantile([0, 0.05, 0.5, 0.95, 1]).tolist()
         names = ("min", "p05", "median", "p95", "max")
-        found[target] = {
-            "unit": unit,
-            "n": len(known),
-            **dict(zip(names, quantiles, strict=True)),
-        }
+        found[target] = {"unit": unit, "n": len(known), **dict(zip(names, quantiles, strict=True))}
     return found
 
 

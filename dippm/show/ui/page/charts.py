@@ -9,18 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dash import (
-    ALL,
-    MATCH,
-    ClientsideFunction,
-    Dash,
-    Input,
-    Output,
-    State,
-    dcc,
-    html,
-    no_update,
-)
+from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from dippm.base.printable import json_text, printable
 from dippm.show.report.runs.charts import DrawnCharts
@@ -180,8 +169,7 @@ def _card(stream: str) -> html.Article:
         children=[
             html.Div([html.H2(named), html.Div([*steps, save], className="row")], className="head"),
             html.Div(
-                dcc.Graph(id={"type": "graph", "stream": stream}, config=CONFIG),
-                className="frame",
+                dcc.Graph(id={"type": "graph", "stream": stream}, config=CONFIG), className="frame"
             ),
             html.Div(id={"type": "note", "stream": stream}, className="note"),
             dcc.Store(id={"type": "drawn", "stream": stream}),

@@ -69,10 +69,7 @@ def _answer_news(app: Dash, library: Library) -> None:
     def _look(_: int | None, version: int) -> tuple[Any, Any]:
         if library.version == version:
             return no_update, no_update
-        news = {
-            "trouble": printable(library.trouble, keep="\n"),
-            "place": printable(library.place),
-        }
+        news = {"trouble": printable(library.trouble, keep="\n"), "place": printable(library.place)}
         return library.version, news
 
 

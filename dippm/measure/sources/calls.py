@@ -119,6 +119,20 @@ class Calls:
         warnings.warn(f"{self._source}: {what} dropped, {reason}", SourceDroppedWarning, 4)
 
 
+class CounterSource:
+    """What sources share that make `Calls`; a subclass defines name, quantities and calls."""
+
+    _calls: Calls
+
+    def read(self) -> Readings:
+        """Make every call that is due."""
+        return self._calls.read()
+
+    def close(self) -> None:
+        """Give up all calls; files are not kept open."""
+        self._calls.drop("the source is closed")
+
+
 def limit_cost(
     read: Callable[[], tuple[float, ...]], *, share: float = 0.002, least_s: float = 0.0
 ) -> Callable[[], tuple[float, ...]]:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere, limit_cost
+from dippm.measure.readings import AbsentSource, Quantity, Source
+from dippm.measure.sources.calls import Calls, CounterCall, CounterSource, NotHere, limit_cost
 from dippm.measure.sources.tree import descendants
 from dippm.measure.sources.tree_process import PAGE_MB, TICK_S
 
@@ -22,7 +22,7 @@ LEAST_S = 0.5
 """Least time between readings: the kernel counts in ticks of 10 ms."""
 
 
-class CoresSource:
+class CoresSource(CounterSource):
     """CPU and memory of a process tree, divided by core."""
 
     name = "cores"
@@ -44,14 +44,6 @@ class CoresSource:
                 CounterCall(cpu, self._percent),
             ],
         )
-
-    def read(self) -> Readings:
-        """Read every thread of the tree, twice a second at most."""
-        return self._calls.read()
-
-    def close(self) -> None:
-        """Do nothing: files are not kept open."""
-        self._calls.drop("the source is closed")
 
     def _look(self) -> tuple[float, ...]:
         memory, used = [0.0] * self._cores, [0.0] * self._cores

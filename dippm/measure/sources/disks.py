@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere, limit_cost
+from dippm.measure.readings import AbsentSource, Quantity, Source
+from dippm.measure.sources.calls import Calls, CounterCall, CounterSource, NotHere, limit_cost
 from dippm.measure.sources.host import SECTOR_MB, real_devices
 
 NONE = "the kernel shows no disk here, as in some containers"
 TOTAL = "total"
 
 
-class DisksSource:
+class DisksSource(CounterSource):
     """Whole disks in /proc/diskstats, and their sum, without partitions."""
 
     name = "disks"
@@ -23,14 +23,6 @@ class DisksSource:
         self._disks = disks
         self.quantities = _quantities((*disks, TOTAL))
         self._calls = Calls(self.name, [CounterCall(self.quantities, limit_cost(self._count))])
-
-    def read(self) -> Readings:
-        """Read the counters of every disk."""
-        return self._calls.read()
-
-    def close(self) -> None:
-        """Do nothing: files are not kept open."""
-        self._calls.drop("the source is closed")
 
     def _count(self) -> tuple[float, ...]:
         found = _counts(self._proc)

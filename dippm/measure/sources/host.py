@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from dippm.measure.readings import Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere, limit_cost
+from dippm.measure.readings import Quantity, Source
+from dippm.measure.sources.calls import Calls, CounterCall, CounterSource, NotHere, limit_cost
 
 SECTOR_MB = 512 / 2**20
 WINDOW_NS = 500_000_000
@@ -43,7 +43,7 @@ PARTS = {
 """Lines of /proc/meminfo that add up to a quantity."""
 
 
-class HostSource:
+class HostSource(CounterSource):
     """Counters of the machine in /proc; reading each file costs at most 0.2 % of a core."""
 
     name = "host"
@@ -67,14 +67,6 @@ class HostSource:
                 for names, reader in readers
             ],
         )
-
-    def read(self) -> Readings:
-        """Read the files that are due."""
-        return self._calls.read()
-
-    def close(self) -> None:
-        """Do nothing: files are not kept open."""
-        self._calls.drop("the source is closed")
 
 
 def open_host(

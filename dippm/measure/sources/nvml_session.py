@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.measure.readings import Absent, AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, Failure, NotHere
+from dippm.measure.readings import Absent, AbsentSource, Quantity, Source
+from dippm.measure.sources.calls import Calls, CounterCall, CounterSource, Failure, NotHere
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 13, 15
 LOST = {
@@ -225,22 +225,18 @@ def _handle_of_prefix(nvml: Any, uuid: str) -> Any:
 # What the sources of an NVML device share: opening, reading and closing.
 
 
-class DeviceCounters:
+class DeviceCounters(CounterSource):
     """Counters of one device; a subclass defines name, quantities and calls."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._open = True
 
-    def read(self) -> Readings:
-        """Read every quantity from NVML."""
-        return self._calls.read()
-
     def close(self) -> None:
         """Shut NVML down, unless it is used elsewhere in this process."""
         if self._open:
             self._open = False
-            self._calls.drop("the source is closed")
+            super().close()
             Session.close()
 
 

@@ -10,8 +10,8 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere, limit_cost
+from dippm.measure.readings import AbsentSource, Quantity, Source
+from dippm.measure.sources.calls import Calls, CounterCall, CounterSource, NotHere, limit_cost
 from dippm.measure.sources.tree import descendants
 from dippm.measure.sources.tree_process import Process
 
@@ -20,7 +20,7 @@ EMPTY = "the run had no such process yet"
 ENDED = "the process has ended"
 
 
-class ProcessesSource:
+class ProcessesSource(CounterSource):
     """CPU time and memory of single processes of a tree."""
 
     name = "processes"
@@ -39,13 +39,9 @@ class ProcessesSource:
         ]
         self._calls = Calls(self.name, calls)
 
-    def read(self) -> Readings:
-        """Read every process with a slot, and assign free slots to new ones."""
-        return self._calls.read()
-
     def close(self) -> None:
         """Release the processes."""
-        self._calls.drop("the source is closed")
+        super().close()
         for process in self._places:
             process.close()
 

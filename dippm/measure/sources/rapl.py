@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
-from dippm.measure.sources.calls import Calls, CounterCall, NotHere
+from dippm.measure.readings import AbsentSource, Quantity, Source
+from dippm.measure.sources.calls import Calls, CounterCall, CounterSource, NotHere
 
 FOLDER = Path("/sys/class/powercap")
 QUANTITIES = (
@@ -51,7 +51,7 @@ class Zone:
         return self.sum_uj
 
 
-class RaplSource:
+class RaplSource(CounterSource):
     """Energy of the host's CPUs since the source was opened."""
 
     name = "rapl"
@@ -65,14 +65,6 @@ class RaplSource:
             calls.append(CounterCall((quantity,), partial(_sum, mine, quantity)))
         self._calls = Calls(self.name, calls)
         self._calls.read()  # the first values are the zero of the counters
-
-    def read(self) -> Readings:
-        """Add up the zones."""
-        return self._calls.read()
-
-    def close(self) -> None:
-        """Do nothing: files are not kept open."""
-        self._calls.drop("the source is closed")
 
 
 def open_rapl(folder: str | os.PathLike[str] = FOLDER) -> Source:

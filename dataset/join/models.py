@@ -18,7 +18,6 @@ from dippm.errors import DippmError
 from dippm.model.graph import build as build_graph
 from dippm.model.graph.model_graph import GRAPH_VERSION, ModelGraph
 from dippm.model.graph.operators import operator
-from dippm.model.relax.raw_graph import RawGraph
 
 TOTALS = (
     "macs_per_sample",
@@ -52,7 +51,7 @@ def describe(spec: str, graphs: Path) -> dict[str, Any]:
         "family_id": family_of(spec),
         **totals(graph),
         "unknown_ops": dict(graph.unknown_ops),
-        "graph_sha256": _sha256_of_graph(raw),
+        "graph_sha256": hashlib.sha256(raw.to_json().encode()).hexdigest(),
     }
 
 
@@ -108,7 +107,3 @@ def join(rows: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
 def _is_current(record: dict[str, Any]) -> bool:
     current = record.get("graph_version") == GRAPH_VERSION and "error" not in record
     return current and set(TOTALS) <= set(record)
-
-
-def _sha256_of_graph(raw: RawGraph) -> str:
-    return hashlib.sha256(raw.to_json().encode()).hexdigest()

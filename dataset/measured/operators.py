@@ -310,7 +310,8 @@ def _flagperf(row: Row) -> ModelGraph | None:
         return None
     first = shapes[0]
     if op in FLAGPERF_ELEMENTWISE:
-        return elementwise(*_with_shape(FLAGPERF_ELEMENTWISE[op], first))
+        name, operands = FLAGPERF_ELEMENTWISE[op]
+        return elementwise(name, first, operands)
     if op in FLAGPERF_REDUCTIONS:
         axes = tuple(range(len(first)))
         return _single(FLAGPERF_REDUCTIONS[op], [first], (1,), attributes={"axes": axes})
@@ -332,10 +333,6 @@ def _deepbench(row: Row) -> ModelGraph | None:
         for names in (("R", "S"), ("stride_h", "stride_w"), ("pad_h", "pad_w"))
     )
     return convolution(_integers(row, "N", "C", "H", "W"), int(row["K"]), kernel, strides, padding)
-
-
-def _with_shape(named: tuple[str, int], shape: Shape) -> tuple[str, Shape, int]:
-    return named[0], shape, named[1]
 
 
 @lru_cache(maxsize=256)

@@ -31,7 +31,7 @@ def read(folder: Path) -> pd.DataFrame:
     `energy_run_ms` describe that run.
     """
     latency = pd.read_parquet(folder / "latency.parquet")
-    archs = read_architectures(folder)
+    archs = pd.read_parquet(folder / "archs.parquet")
     table = latency.merge(archs, on="arch_id", how="left", validate="many_to_one")
     return tidy(
         "hwgpt",
@@ -49,11 +49,6 @@ def read(folder: Path) -> pd.DataFrame:
             "power_w": table["power_w"],
         },
     )
-
-
-def read_architectures(folder: Path) -> pd.DataFrame:
-    """Return one row for each architecture; `dataset.measured.gpt` builds its graph."""
-    return pd.read_parquet(folder / "archs.parquet")
 
 
 SOURCES = (

@@ -239,8 +239,9 @@ class Exploration(Answer):
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return head and cells of the front: the varied columns, then the objectives."""
         rows = [tried.row() for tried in self.front]
-        where = [name for name in self.columns() if name in _wheres(self)]
         designs = [tried.design.row() for tried in self.tried]
+        placed = {name for design in designs for name in design}
+        where = [name for name in self.columns() if name in placed]
         varied = self.question.space.varied
         differing = [
             n for n in where if n in varied or len({str(d.get(n)) for d in designs}) > 1
@@ -257,10 +258,6 @@ class Exploration(Answer):
         columns, cells = self.table()
         more = [f"... and {len(cells) - SHOWN} more"] if len(cells) > SHOWN else []
         return "\n".join([self.title, align_columns([columns, *cells[:SHOWN]]), *more])
-
-
-def _wheres(found: Exploration) -> set[str]:
-    return {name for tried in found.tried for name in tried.design.row()}
 
 
 def _cell(value: Any) -> str:

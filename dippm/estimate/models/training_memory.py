@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.estimate.conditions import Attention, Optimizer, Precision
-from dippm.estimate.features.kernels import TrainingStep, sequence_of, training_step
+from dippm.estimate.features.kernels import sequence_of, training_step
 from dippm.estimate.features.kernels.optimizers import UPDATES
 from dippm.estimate.models.allocator import reserved_bytes
 from dippm.estimate.models.footprint import Alive, MemoryFootprint, MemoryGpu, Usage
@@ -89,7 +89,7 @@ class TrainingMemory:
             weight_bytes=weights,
             gradient_bytes=weights,
             optimizer_bytes=weights * UPDATES[optimizer].states,
-            saved_bytes=_saved(step, checkpointing),
+            saved_bytes=step.checkpointed_bytes if checkpointing else step.saved_bytes,
             fresh_bytes=weights * UPDATES[optimizer].fresh,
             loss_bytes=step.loss_bytes,
         )
@@ -189,10 +189,6 @@ def _line(batches: tuple[int, int], values: Sequence[float]) -> tuple[float, flo
     (low, high), (at_low, at_high) = batches, values
     slope = (at_high - at_low) / (high - low)
     return at_low - low * slope, slope
-
-
-def _saved(step: TrainingStep, checkpointing: bool) -> float:
-    return step.checkpointed_bytes if checkpointing else step.saved_bytes
 
 
 @dataclass(frozen=True, slots=True)

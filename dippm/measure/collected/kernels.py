@@ -64,7 +64,8 @@ def write_kernels(shard: Path, rows: Iterable[Row], others: Kernels | None = Non
     }
     tables |= {row["row_id"]: unpack_kernels(row[KEY]) for row in rows if row.get(KEY)}
     if tables:
-        path = shard.with_name(f"{_stem(shard)}{table_suffix()}")
+        suffix = SUFFIXES[0 if find_spec("pyarrow") else 1]
+        path = shard.with_name(f"{_stem(shard)}{suffix}")
         write_whole(path, encode_tables(tables, name=path.name))
 
 
@@ -120,11 +121,6 @@ REPEATED = (ROW_ID, "kernel", "operators.list.element", "path", "part")
 NUMERIC = ("instances.list.element", "start_ns", "ns", "grid.list.element", "block.list.element")
 """Columns with numbers that hardly repeat, which a dictionary would enlarge by half."""
 SUFFIXES = (".parquet", ".jsonl.gz")
-
-
-def table_suffix() -> str:
-    """Return the suffix of files written on this machine, by whether pyarrow is installed."""
-    return SUFFIXES[0 if find_spec("pyarrow") else 1]
 
 
 def encode_tables(tables: Mapping[str, Sequence[Row]], *, name: str) -> bytes:

@@ -364,7 +364,7 @@ def _with_shapes(
     written.update(v.name for v in model.graph.input)
     written.update(t.name for t in model.graph.initializer)
     missing = sorted(name for name in read - written if name)
-    if missing and not any(_has_subgraph(node) for node in model.graph.node):
+    if missing and not any(a.HasField("g") for node in model.graph.node for a in node.attribute):
         raise ValueError(f"without weights the exporter leaves out {missing[:3]}")
     return bytes(model.SerializeToString())
 
@@ -377,10 +377,6 @@ def _read_in(graph: onnx.GraphProto) -> Iterator[str]:
             if attribute.HasField("g"):
                 yield from _read_in(attribute.g)
                 yield from (value.name for value in attribute.g.output)
-
-
-def _has_subgraph(node: onnx.NodeProto) -> bool:
-    return any(attribute.HasField("g") for attribute in node.attribute)
 
 
 def _export_error(program: Path, error: BaseException, more: str = "") -> ConversionError:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import prod
 
 from dippm.model.graph.draft import item_bytes
-from dippm.model.graph.model_graph import ModelGraph, OpNode, TensorSpec, is_view
+from dippm.model.graph.model_graph import ModelGraph, OpNode, is_view
 from dippm.model.graph.operators import ELEMENTWISE_CATEGORIES, operator
 from dippm.model.graph.program import Program, ProgramStep
 
@@ -57,7 +57,7 @@ def peak(graph: ModelGraph, *, in_place: bool = False) -> Peak:
         in_place: whether activation functions overwrite an argument that nothing else reads.
     """
     owner, last_use = _last_uses(graph, in_place=in_place)
-    inputs = sum(_spec_bytes(spec) for spec in graph.inputs)
+    inputs = sum(prod(spec.shape) * item_bytes(spec.dtype) for spec in graph.inputs)
     freed_at: dict[int, list[int]] = {}
     for index, step in last_use.items():
         freed_at.setdefault(step, []).append(index)
@@ -76,10 +76,6 @@ def peak(graph: ModelGraph, *, in_place: bool = False) -> Peak:
 def result_bytes(node: OpNode) -> int:
     """Return the bytes of a node's results, even if they are views."""
     return sum(prod(shape) for shape in node.out_shapes) * item_bytes(node.dtype)
-
-
-def _spec_bytes(spec: TensorSpec) -> int:
-    return prod(spec.shape) * item_bytes(spec.dtype)
 
 
 def _last_uses(graph: ModelGraph, *, in_place: bool) -> tuple[list[int], dict[int, int]]:

@@ -110,7 +110,8 @@ def _find_error(
     assumed: AssumedBoards | None,
 ) -> DippmError | None:
     """Return why a row cannot be run; results in `known` are reused."""
-    ways = sorted(other.sharing for other in rows if _start_together(row, other))
+    group = row.key, row.devices
+    ways = sorted(other.sharing for other in rows if (other.key, other.devices) == group)
     steps: dict[object, Callable[[], object]] = {
         ("file", row.file): lambda: resolve_command(row.file, arguments_of(row), plan_folder)
     }
@@ -131,10 +132,6 @@ def _find_error(
         if (error := known[what]) is not None:
             return error
     return None
-
-
-def _start_together(one: PlanRow, other: PlanRow) -> bool:
-    return (one.key, one.devices) == (other.key, other.devices)
 
 
 def _catch_error(step: Callable[[], object]) -> DippmError | None:

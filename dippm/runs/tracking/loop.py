@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from dippm.runs.tracking.run import current, span
@@ -41,15 +41,11 @@ def iterations(items: Iterable[Item], name: str = "iteration") -> Iterator[Item]
     wanted = int(at) if asked and at.isdigit() else -1
     for number, item in enumerate(items):
         if number == wanted:
-            with _profile_context(asked), span(name):
+            with _torch_profile() if asked == "torch" else _range(), span(name):
                 yield item
         else:
             with span(name):
                 yield item
-
-
-def _profile_context(asked: str) -> AbstractContextManager[Any]:
-    return _torch_profile() if asked == "torch" else _range()
 
 
 @contextmanager

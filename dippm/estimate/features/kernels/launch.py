@@ -204,7 +204,7 @@ def sequence_of(graph: ModelGraph) -> CallSequence:
     canonical operators, because runtimes execute such a product without the casts.
     """
     if graph.calls is None or _multiplies_integers(graph):
-        return _calls_of(graph.as_converted)
+        return _CallBuilder(graph.as_converted).sequence()
     return graph.calls
 
 
@@ -314,11 +314,6 @@ _FREE = ("view", "compute")
 _PRODUCTS = ("dense", "batch_matmul")
 _LOOKUPS = ("embedding", "gather")
 """Operators that read a table, which is their first operand."""
-
-
-def _calls_of(graph: ModelGraph) -> CallSequence:
-    """Return a call for each operator and for each operator that it absorbed."""
-    return _CallBuilder(graph).sequence()
 
 
 class _CallBuilder:

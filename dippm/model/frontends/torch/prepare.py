@@ -182,7 +182,7 @@ def quantization_notes(module: nn.Module) -> tuple[str, ...]:
     bits = document.get("bits") or next((b for b in (4, 8) if document.get(f"load_in_{b}bit")), "")
     words = f"{getattr(method, 'value', method)}{f', {bits} bits' if bits else ''}"
     weight = next(iter(module.parameters()), torch.empty(0))
-    return (CONFIGURED.format(method=words, dtype=_dtype_name(weight.dtype)),)
+    return (CONFIGURED.format(method=words, dtype=str(weight.dtype).removeprefix("torch.")),)
 
 
 def with_float_layers(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
@@ -241,7 +241,3 @@ def _float_twin(part: Any) -> nn.Module | None:
         if kind in ("Quantize", "DeQuantize"):
             return nn.Identity()
     return None
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -48,12 +48,7 @@ def import_trace(traced: Trace, batch: int, *, batch_is_symbolic: bool) -> RawGr
     Raises:
         ConversionError: if a tensor has a type that no GPU supports.
     """
-    return walk(to_relax(traced), batch, batch_is_symbolic)
-
-
-def to_relax(traced: Trace) -> tvm.IRModule:
-    """Return a module whose function "main" takes the user inputs, then the parameters."""
-    return _Importer().run(traced)
+    return walk(_Importer().run(traced), batch, batch_is_symbolic)
 
 
 class _Importer:

@@ -60,14 +60,11 @@ def _draw(axes: Any, chart: Chart) -> None:
         _parallel(axes, chart)
 
 
-def _marker(x: Any) -> str | None:
-    return "o" if len(x) < 50 else None
-
-
 def _lines(axes: Any, chart: Lines) -> None:
     for line in (line.thinned() for line in chart.lines):
         label = _safe(f"\u200b{line.name}")
-        (drawn,) = axes.plot(line.x, line.y, label=label, marker=_marker(line.x))
+        marker = "o" if len(line.x) < 50 else None
+        (drawn,) = axes.plot(line.x, line.y, label=label, marker=marker)
         if line.low is not None:
             axes.fill_between(line.x, line.low, line.high, color=drawn.get_color(), alpha=0.2)
     for level in chart.levels:

@@ -211,10 +211,7 @@ def mig(
 
 @options.conditions("mig")  # the slices are the answer
 def mig_plan(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="MODEL", help="Paths of model files, or library models."),
-    ] = None,
+    models: options.Models = None,
     models_from: options.ModelsFrom = None,
     slo_ms: SloMs = None,
     slo_at: SloAt = "upper",

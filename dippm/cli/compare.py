@@ -30,10 +30,7 @@ MOST_LIST_BYTES = 16 << 20
 
 @options.conditions()
 def compare(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="MODEL", help="Paths of model files, or library models."),
-    ] = None,
+    models: options.Models = None,
     models_from: Annotated[
         str | None,
         typer.Option(

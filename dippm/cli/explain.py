@@ -14,9 +14,7 @@ from dippm.cli.output import errors_reported, progress_shown, ready_to_plot, sho
 def explain(
     model: options.Source,
     *,
-    operators: Annotated[
-        int, typer.Option("--operators", min=0, help="Also list the N costliest operators.")
-    ] = 0,
+    operators: options.Operators = 0,
     depth: options.Depth = 3,
     csv: options.Csv = None,
     html: options.Html = None,

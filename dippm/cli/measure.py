@@ -30,12 +30,7 @@ def measure(
     ] = None,
     precision: options.Precision = "fp32",
     mode: options.Mode = "eager",
-    phase: Annotated[
-        str,
-        typer.Option(
-            "--phase", help="inference, or train: a step of forward pass, backward pass and update."
-        ),
-    ] = "inference",
+    phase: options.Phase = "inference",
     channels_last: options.ChannelsLast = False,
     host: Annotated[
         str | None,

@@ -65,6 +65,10 @@ FORMATS = (
     "convolutions and matrix products), fp16, bf16, amp, amp-bf16; with TensorRT also int8, fp8"
 )
 """Values of --precision, for its help."""
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="MODEL", help="Paths of model files, or library models."),
+]
 Source = Annotated[
     str,
     typer.Argument(
@@ -238,6 +242,9 @@ Tree = Annotated[
 ]
 Depth = Annotated[
     int, typer.Option("--depth", min=0, help="Number of module levels in the tree of modules.")
+]
+Operators = Annotated[
+    int, typer.Option("--operators", min=0, help="Also list the N costliest operators.")
 ]
 RequireFit = Annotated[
     bool,

@@ -24,9 +24,7 @@ def predict(
     model: options.Source,
     precision: options.Precisions = "fp32",
     *,
-    operators: Annotated[
-        int, typer.Option("--operators", min=0, help="Also list the N costliest operators.")
-    ] = 0,
+    operators: options.Operators = 0,
     tree: options.Tree = False,
     depth: options.Depth = 3,
     dataset_size: Annotated[

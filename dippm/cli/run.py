@@ -14,6 +14,13 @@ from dippm.cli.plan import carry_out
 if TYPE_CHECKING:
     from dippm.runs.tracking.run_config import RunConfig
 
+Experiment = Annotated[
+    str,
+    typer.Option(
+        "--experiment", "-e", help="Experiment of the run: a name under which runs are grouped."
+    ),
+]
+
 
 def run(
     command: Annotated[
@@ -35,12 +42,7 @@ def run(
     name: Annotated[
         str, typer.Option("--name", help="Name of the run. Default: the command.")
     ] = "",
-    experiment: Annotated[
-        str,
-        typer.Option(
-            "--experiment", "-e", help="Experiment of the run: a name under which runs are grouped."
-        ),
-    ] = "",
+    experiment: Experiment = "",
     store: options.RunStore = "",
     description: Annotated[str, typer.Option("--description", help="Description of the run.")] = "",
     tag: Annotated[
@@ -137,12 +139,7 @@ def track(
             help="Python file, any other command, or a plan, with its arguments.",
         ),
     ],
-    experiment: Annotated[
-        str,
-        typer.Option(
-            "--experiment", "-e", help="Experiment of the run: a name under which runs are grouped."
-        ),
-    ] = "",
+    experiment: Experiment = "",
     workload: Annotated[
         str,
         typer.Option(

@@ -9,20 +9,20 @@ from typing import Annotated
 
 import typer
 
+from dippm.cli import options
 from dippm.cli.output import errors_reported, print_warnings, say
 from dippm.cli.runs import Store
 
+Host = Annotated[
+    str,
+    typer.Option("--host", help="Address to listen on; a token is required unless it is local."),
+]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0: any free port.")]
+
 
 def serve(
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host", help="Address to listen on; a token is required unless it is local."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port; 0: any free port.")
-    ] = 8060,
+    host: Host = "127.0.0.1",
+    port: Port = 8060,
     root: Annotated[
         list[Path] | None,
         typer.Option(
@@ -52,9 +52,7 @@ def serve(
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", help="Time limit of a conversion in s.")
     ] = 120.0,
-    memory_limit_mb: Annotated[
-        int, typer.Option("--memory-limit-mb", help="Memory limit of a conversion in MiB.")
-    ] = 4096,
+    memory_limit_mb: options.MemoryLimit = 4096,
     answer_s: Annotated[
         float, typer.Option("--answer-s", help="Time limit of an answer in s.")
     ] = 600.0,
@@ -124,15 +122,8 @@ def serve(
 
 def ui(
     store: Store = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host", help="Address to listen on; a token is required unless it is local."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port; 0: any free port.")
-    ] = 8050,
+    host: Host = "127.0.0.1",
+    port: Port = 8050,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from dippm.estimate.conditions import Precision
 from dippm.estimate.models.memory import MemoryFootprint
+from training.studies import options
 from training.studies.inductor_kernels import CompiledForward
 from training.studies.inductor_trace import CACHE, schedule_of
 from training.studies.traced_kernels import TracedPrecision
@@ -36,16 +37,12 @@ WORST = 12
 
 
 def main(
-    models: Annotated[
-        list[str] | None, typer.Argument(help="resnet50, torchvision:..., transformers:...")
-    ] = None,
-    precision: Annotated[str, typer.Option(help="fp32, fp16 or amp")] = "amp",
-    batch: Annotated[int, typer.Option(help="samples")] = 4,
+    models: options.Models = None,
+    precision: options.Precision = "amp",
+    batch: options.Batch = 4,
     cache: Annotated[Path, typer.Option(help="folder of schedules and graphs")] = CACHE,
-    graphs: Annotated[
-        Path | None, typer.Option(help="of dataset.raw_graphs, to take graphs from")
-    ] = None,
-    list_of: Annotated[Path | None, typer.Option(help="file with more models")] = None,
+    graphs: options.Graphs = None,
+    list_of: options.ListOf = None,
     results: Annotated[Path | None, typer.Option(help="JSON file to write")] = None,
 ) -> None:
     """Print the ratios to inductor's peaks, and the worst models."""

@@ -120,9 +120,7 @@ def _kernel(row: dict[str, Any]) -> CompiledKernel:
 
 
 def main(
-    models: Annotated[
-        list[str] | None, typer.Argument(help="resnet50, torchvision:..., transformers:...")
-    ] = None,
+    models: options.Models = None,
     precision: options.Precision = "amp",
     batch: options.Batch = 4,
     channels_last: options.ChannelsLast = False,

@@ -93,9 +93,7 @@ def traced_lines(kernels: Iterable[TracedKernel], *, in_parts: bool = False) -> 
 
 
 def main(
-    models: Annotated[
-        list[str] | None, typer.Argument(help="resnet50, torchvision:..., transformers:...")
-    ] = None,
+    models: options.Models = None,
     precision: options.Precision = "amp",
     batch: options.Batch = 4,
     channels_last: options.ChannelsLast = False,

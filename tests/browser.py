@@ -33,6 +33,6 @@ def browse(page: Path, tmp_path: Path, *, at: str = "") -> tuple[str, str]:
     )  # fmt: skip
     address = f"{page.as_uri()}#{at}" if at else page.as_uri()
     done = subprocess.run(
-        [CHROMIUM, *options, address], capture_output=True, text=True, timeout=180, check=True
+        [CHROMIUM, *options, address], capture_output=True, text=True, timeout=500, check=True
     )
     return done.stdout, done.stderr

@@ -19,7 +19,8 @@ from typing import Any
 
 from tests.browser import CHROMIUM
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
+"""How long a page may take to show what is waited for, on a machine that does much else."""
 
 
 class Chromium:

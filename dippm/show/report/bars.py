@@ -5,7 +5,7 @@ Bars scale with the window, and their values are printed as text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import floor, isfinite, log10
@@ -17,7 +17,7 @@ from dippm.estimate.models.targets import Interval
 BLUE = "#3b6fb6"
 COLOURS = (BLUE, "#e0a458", "#4c956c", "#8d99ae", "#a05195", "#d1495b", "#2f4b7c", "#b8b08d")
 MOST_BARS = 60
-MOST_TICKS = 4
+MOST_TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +98,25 @@ def _row(row: Bar, most: float, colours: dict[str, str]) -> str:
     )
 
 
-def _legend(rows: Sequence[Bar], colours: dict[str, str], limit: str) -> str:
+def legend(colours: Mapping[str, str], *others: str) -> str:
+    """Return names with their colours, and other entries as markup, in a line."""
     items = [
         f'<span><i style="background:{colour}"></i>{escape(printable(name))}</span>'
         for name, colour in colours.items()
     ]
+    items += others
+    return f'<p class="legend">{"".join(items)}</p>' if items else ""
+
+
+def _legend(rows: Sequence[Bar], colours: Mapping[str, str], limit: str) -> str:
+    others = []
     levels = sorted({row.interval.coverage for row in rows if row.interval})
     if levels:
         percents = ", ".join(f"{100 * level:g}" for level in levels)
-        items.append(f"<span>⊢⊣ {percents} % interval</span>")
+        others.append(f"<span>⊢⊣ {percents} % interval</span>")
     if limit and any(row.limit is not None for row in rows):
-        items.append(f'<span><i class="limit"></i>{escape(printable(limit))}</span>')
-    return f'<p class="legend">{"".join(items)}</p>' if items else ""
+        others.append(f'<span><i class="limit"></i>{escape(printable(limit))}</span>')
+    return legend(colours, *others)
 
 
 def _parts(rows: Sequence[Bar]) -> list[str]:

@@ -14,11 +14,15 @@ from dippm.decide.pipelines.answer import PipelinePrediction
 from dippm.decide.pipelines.memory import MemoryPhase
 from dippm.estimate.models.targets import Interval
 from dippm.show.report.answers import AnswerPart, warning_lines
-from dippm.show.report.bars import COLOURS, MOST_TICKS, Bar, bars, round_step
+from dippm.show.report.bars import COLOURS, MOST_TICKS, Bar, bars, legend, round_step
 from dippm.show.report.tables import Column, TerminalTable
 
 STAGE_RANKS = {"precision": 3, "share": 2, "J": 1}
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 280, 64, 34, 34
+HEIGHT, BOTTOM = 280, 34
+LETTER = 100 * 7
+"""Width of a letter in pixels, times 100 %."""
+WIDE, NARROW = 1100, 300
+"""Width of the picture in pixels on a desk and on a phone."""
 PARTS = (("context", "context_mb"), ("weights", "weights_mb"), ("results", "results_mb"))
 WORKING = ("activations and workspace", "working_mb")
 Span = tuple[MemoryPhase, float, float]
@@ -74,7 +78,7 @@ def stage_bars(found: PipelinePrediction) -> str:
 
 
 def memory_picture(found: PipelinePrediction) -> str:
-    """Return the memory over time as SVG; "" if it is absent."""
+    """Return the memory over time as SVG, whose text keeps its size; "" if it is absent."""
     if not found.timeline or found.memory_mb is None:
         return ""
     bound, capacity = found.memory_bound_mb, found.capacity_mb
@@ -83,7 +87,7 @@ def memory_picture(found: PipelinePrediction) -> str:
     most = 1.08 * max(tallest, capacity if shows_capacity else 0.0)
 
     def height(mb: float) -> float:
-        return (HEIGHT - TOP - BOTTOM) * mb / most
+        return (HEIGHT - BOTTOM) * mb / most
 
     def y(mb: float) -> float:
         return HEIGHT - BOTTOM - height(mb)
@@ -97,43 +101,41 @@ def memory_picture(found: PipelinePrediction) -> str:
         for name, key in (*PARTS, WORKING):
             mb = getattr(moment, key)
             drawn += (
-                f'<rect x="{start:.1f}" y="{y(at + mb):.1f}" width="{end - start:.1f}" '
+                f'<rect x="{start:.3f}%" y="{y(at + mb):.1f}" width="{end - start:.3f}%" '
                 f'height="{height(mb):.1f}" fill="{colours[name]}">'
                 f"<title>{escape(printable(said))}</title></rect>"
             )
             at += mb
     for name, start, end in _labels(spans):
-        if end - start > 6 * len(name):
-            drawn += _text((start + end) / 2, HEIGHT - BOTTOM + 14, name, "middle")
-    lines = [(bound, "99 % bound of the peak", "#1c2430")] if bound else []
-    lines += [(float(capacity), "memory of the device", "#a3152c")] if shows_capacity else []
+        room = (end - start) / (LETTER * len(name))
+        if room > 1 / WIDE:
+            is_long = ' class="long"' * (room < 1 / NARROW)
+            drawn += _text(
+                f"{(start + end) / 2:.3f}%", HEIGHT - 14, name, f'text-anchor="middle"{is_long}'
+            )
+    lines = [(bound, "99 % bound of the peak", "--ink")] if bound else []
+    lines += [(float(capacity), "memory of the device", "--alarm")] if shows_capacity else []
     for mb, name, colour in lines:
         drawn += (
-            f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y(mb):.1f}" y2="{y(mb):.1f}" '
-            f'stroke="{colour}" stroke-dasharray="5 4"/>'
-            + _text(WIDTH - 4, y(mb) - 4, f"{name}: {mb:,.0f} MB", "end")
+            f'<line x1="0" x2="100%" y1="{y(mb):.1f}" y2="{y(mb):.1f}" '
+            f'stroke="var({colour})" stroke-dasharray="5 4"/>'
+            + _text("100%", y(mb) - 4, f"{name}: {mb:,.0f} MB")
         )
     step = round_step(most / MOST_TICKS)
     for mb in (step * n for n in range(int(most / step) + 1)):
-        drawn += _text(LEFT - 6, y(mb) + 4, f"{mb:,.0f}", "end")
-    at = float(LEFT)
-    for name, colour in colours.items():
-        drawn += f'<rect x="{at:.0f}" y="4" width="10" height="10" fill="{colour}"/>'
-        drawn += _text(at + 14, 13, name, "start")
-        at += 40 + 6 * len(name)
+        drawn += _text("-6", y(mb) + 4, f"{mb:,.0f}")
     return (
-        '<figure class="bars"><figcaption>memory over time, MB '
+        '<figure class="bars memory"><figcaption>memory over time, MB '
         f"({show(found.latency_ms)} ms from left to right)</figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" role="img" '
-        f'font-family="system-ui, sans-serif" font-size="11" fill="#667">{drawn}</svg></figure>'
+        f'{legend(colours)}<svg height="{HEIGHT}" role="img">{drawn}</svg></figure>'
     )
 
 
 def _places(found: PipelinePrediction) -> Iterator[Span]:
-    """Yield each phase with its start and end in the picture; short ones are widened."""
+    """Yield each phase with its start and end in % of the width; short ones are widened."""
     whole = found.timeline[-1].end_ms or 1.0
     shares = [max((m.end_ms - m.start_ms) / whole, LEAST_SHOWN) for m in found.timeline]
-    at, scale = float(LEFT), (WIDTH - LEFT) / sum(shares)
+    at, scale = 0.0, 100 / sum(shares)
     for moment, share in zip(found.timeline, shares, strict=True):
         yield moment, at, at + share * scale
         at += share * scale
@@ -147,11 +149,8 @@ def _labels(spans: Sequence[Span]) -> Iterator[tuple[str, float, float]]:
         yield name, own[0][0], own[-1][1]
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" stroke="none">'
-        f"{escape(printable(text))}</text>"
-    )
+def _text(x: str, y: float, text: str, how: str = 'text-anchor="end"') -> str:
+    return f'<text x="{x}" y="{y:.1f}" {how}>{escape(printable(text))}</text>'
 
 
 STEP_RANKS = {"90 % interval": 2, "J/token": 1}

@@ -226,7 +226,13 @@ class Exploration(Answer):
         found = [self.screening] if self.screening else []
         found += [f"{o.name}: {o.note}" for o in self.question.objectives if o.note]
         warned = Counter(w for t in self.feasible for w in t.outcome.warnings)
-        return [*found, *(f"{text} ({count} designs)" for text, count in warned.most_common(8))]
+        return [
+            *found,
+            *(
+                f"{text} ({count} design{'s' * (count > 1)})"
+                for text, count in warned.most_common(8)
+            ),
+        ]
 
     @property
     def title(self) -> str:

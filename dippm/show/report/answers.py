@@ -140,12 +140,19 @@ def page_of(answer: Answer, **how: Any) -> str:
     view = _view(answer)
     if view.page:
         return str(_found(view.page)(answer, **how))
-    parts = list(parts_of(answer, **how))
+    parts = [_unchecked(part) for part in parts_of(answer, **how)]
     tables = [part for part in parts if isinstance(part, TerminalTable)]
     title = next((table.title for table in tables if table.title), "")
     title = title or getattr(answer, "title", type(answer).__name__)
     picture = _found(view.picture)(answer) if view.picture else ""
     return page(title.strip(), picture + _markup(parts), answer.to_dict())
+
+
+def _unchecked(part: AnswerPart) -> AnswerPart:
+    """Return a part without the line of how to check it, which every page has at its end."""
+    if not isinstance(part, str) or isinstance(part, StderrLine):
+        return part
+    return "\n".join(line for line in part.split("\n") if not line.startswith(" verify"))
 
 
 def _markup(parts: Iterable[AnswerPart], *, titled: bool = False) -> str:
@@ -159,7 +166,7 @@ def _markup(parts: Iterable[AnswerPart], *, titled: bool = False) -> str:
             notes = [line for line in part.caption.split("\n") if line.strip()]
         elif isinstance(part, str) and "\n" in part:
             body += f"<pre>{escape(printable(part, keep=NEWLINE))}</pre>"
-        elif isinstance(part, str):
+        elif isinstance(part, str) and part:
             notes.append(part)
     return body + note_list(notes)
 

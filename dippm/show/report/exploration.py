@@ -12,7 +12,7 @@ from dippm.base.printable import json_text, printable
 from dippm.decide.exploration.design import Axis, Choices
 from dippm.show.report.answers import AnswerPart, warning_lines
 from dippm.show.report.plotted import apply_style, figure_markup, render, require_libraries
-from dippm.show.report.shell import note_list
+from dippm.show.report.shell import check_markup, note_list
 from dippm.show.report.tables import Column, TerminalTable
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def exploration_page(found: Exploration, **_: Any) -> str:
         reasons={printable(reason): n for reason, n in found.reasons().items()},
         designs=[_table_row(tried, columns) for tried in found.tried[:LISTED]],
         unlisted=max(0, len(found.tried) - LISTED),
-        verify=found.verify_line,
+        verify=Markup(check_markup(document)),
         document=json_text(document),
     )
 

@@ -176,8 +176,14 @@ def answer_markup(prediction: Prediction) -> str:
     return f'<div class="wide">{with_code(prediction.answer_html(titled=False))}</div>'
 
 
+MOST_ROOM = 4
+"""Ratio of capacity to need above which a bar of parts does not show the capacity."""
+
+
 def memory_bars(prediction: Prediction, room_mb: float | None = None) -> str:
     """Return the parts of the memory as bars, with the capacity as the limit.
+
+    A capacity that would leave the parts too short to see is said and not drawn.
 
     Args:
         prediction: prediction with the memory.
@@ -188,12 +194,13 @@ def memory_bars(prediction: Prediction, room_mb: float | None = None) -> str:
     c = prediction.conditions
     place, capacity_mb = (c.mig or c.device).name, room_mb or c.capacity_mb
     parts = prediction.memory_parts
+    is_near = parts is None or capacity_mb <= MOST_ROOM * prediction.memory_mb
     bar = Bar(
         "predicted",
         prediction.memory_mb,
-        f"{show(prediction.memory_mb)} of {capacity_mb:,.0f}",
+        f"{show(prediction.memory_mb)} of {capacity_mb:,.0f} MB",
         prediction.intervals.get("memory_mb"),
-        float(capacity_mb),
+        float(capacity_mb) if is_near else None,
         memory_parts(parts) if parts is not None else (),
     )
     has = f"{place} has {capacity_mb:,.0f} MB"

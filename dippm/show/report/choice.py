@@ -275,6 +275,9 @@ LABEL_SIZE = (0.3, 0.08)
 """Width and height of a label relative to the plot, on a phone."""
 SAME = (0.005, 0.005)
 """Distance on either axis, as a difference of logarithms, below which points share a label."""
+MOST_LABELS = 4
+"""Number of labels that have room on a phone; of more, none is shown there."""
+UNLABELLED = "<style>@media (max-width: 40rem) { .textpoint text { display: none } }</style>"
 SIDES = ("top right", "bottom right", "top left", "bottom left")
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
 
@@ -292,6 +295,7 @@ def choice_page(choice: Choice, **_: Any) -> str:
         body = said + slice_bars(choice) + table_markup(slice_table(choice)) + notes
         return page(choice.title, body, choice.to_dict())
     plot = figure_markup(front_figure(choice), "choice")
+    plot += UNLABELLED * (len(choice.front) > MOST_LABELS)
     table = table_markup(choice_table(choice, everything), name="ranking")
     return page(choice.title, plot + notes + table, choice.to_dict(), script=script())
 

@@ -86,15 +86,19 @@ def escape_tags(text: str) -> str:
 def apply_style(figure: Any, height: int) -> Any:
     """Apply DIPPM's style to a plotly figure, and return it.
 
-    The legend is below the figure, away from plotly's buttons and the points.
+    The legend is below the figure, away from plotly's buttons and the points. Numbers are written
+    out, and text in bars and boxes is left out where it would be too small to read.
     """
     from plotly.colors import qualitative
 
     height = max(260, height)
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(exponentformat="none", separatethousands=True)
     return figure.update_layout(
         colorway=qualitative.Dark24,
         template="plotly_white",
         height=height,
+        uniformtext={"minsize": 9, "mode": "hide"},
         margin={"l": 10, "r": 10, "t": 40, "b": 40},
         legend={"orientation": "h", "x": 0, "y": -76 / (height - 80), "yanchor": "top"},
     )

@@ -147,7 +147,7 @@ def _largest_batch_text(place: BatchCapacity) -> str:
 # Pages with plots.
 
 
-BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
+BLUE, RED, GREY = "#3b6fb6", "#c23b4e", "#667386"
 BAND = "rgba(59, 111, 182, 0.18)"
 
 
@@ -276,6 +276,7 @@ def _draw_capacities(
     They are traces, because shapes would not extend the axes.
     """
     by_memory: dict[int, list[BatchCapacity]] = {}
+    is_named = False
     for place in places:
         by_memory.setdefault(place.memory_mb, []).append(place)
     for memory_mb, same in by_memory.items():
@@ -290,6 +291,7 @@ def _draw_capacities(
             text=["", names] if is_whole else [names, ""],
             textposition="top left" if is_whole else "top right",
             textfont={"size": 10, "color": colour},
+            cliponaxis=False,
             name=names,
             hoverinfo="skip",
             showlegend=False,
@@ -304,10 +306,11 @@ def _draw_capacities(
                 marker={"color": colour, "symbol": "x", "size": 7},
                 hovertemplate=f"{escape(those)}: at most {batch:,} at 99 %<extra></extra>",
                 name="largest batch that fits",
-                showlegend=is_whole,
+                showlegend=not is_named,
                 row=row,
                 col=1,
             )
+            is_named = True
 
 
 def _names_by_batch(places: Sequence[BatchCapacity], most: float) -> dict[int, str]:

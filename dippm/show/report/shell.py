@@ -34,14 +34,17 @@ th, td { text-align: left; vertical-align: top; padding: .2rem .6rem;
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 td.typed { white-space: pre } td.words { min-width: 12rem } td.name { min-width: 8rem }
 nav a { margin-right: 1rem } small, .absent { color: var(--faint) } pre { white-space: pre-wrap }
+li code { display: inline-block; max-width: 100% }
 ul.notes { padding-left: 1.2rem } li.warning::marker { content: "! "; color: var(--alarm) }
 table.designs { font-size: 13px } table.designs tbody tr:hover { background: var(--track) }
+table.designs td { white-space: nowrap }
+table.designs td:last-child { white-space: normal; min-width: 12rem }
 table.designs th { cursor: pointer; white-space: nowrap }
 .js-plotly-plot, .plotly-graph-div { max-width: 100%; overflow: hidden; color: #1c2430;
   background: #fff; color-scheme: light }
 figure.bars { margin: 1.5rem 0; font-variant-numeric: tabular-nums }
 .bars figcaption { font-weight: 600; margin-bottom: .3rem }
-.bars .row { display: grid; grid-template-columns: minmax(6rem, 16rem) 1fr minmax(6rem, 13rem);
+.bars .row { display: grid; grid-template-columns: minmax(6rem, 19rem) 1fr minmax(6rem, 13rem);
   gap: 0 .8rem; align-items: center; padding: .15rem 0 }
 .bars .name { overflow-wrap: anywhere } .bars .said { color: var(--faint); font-size: .9em }
 .bars .track { position: relative; height: 1.1rem; background: var(--track) }
@@ -56,16 +59,19 @@ figure.bars { margin: 1.5rem 0; font-variant-numeric: tabular-nums }
 .bars .axis .track { background: none }
 .bars .tick { transform: translateX(-50%); white-space: nowrap }
 .bars .tick:first-child { transform: none } .bars .tick:last-child { transform: translateX(-100%) }
+.memory svg { display: block; width: 100%; padding-left: 3.6rem; overflow: visible;
+  font-size: .75rem; fill: var(--faint) }
 .legend { color: var(--faint); font-size: .9em }
 .legend span { margin-right: 1rem; white-space: nowrap }
 .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .3em }
 .legend i.limit { width: 0; border-left: 2px dashed var(--alarm); height: 1em;
   vertical-align: -.15em }
 @media (max-width: 40rem) {
-  body { margin: 1rem auto; padding: 0 .75rem } th, td { padding: .2rem .5rem }
+  body { margin: 1rem auto; padding: 0 .75rem } h1 { font-size: 1.3rem }
+  th, td { padding: .2rem .5rem }
   .bars .row { grid-template-columns: 1fr auto; padding: .3rem 0 }
   .bars .track { grid-row: 2; grid-column: 1 / 3 }
-  .bars .axis .name, .bars .axis .said { display: none }
+  .bars .axis .name, .bars .axis .said, svg .long { display: none }
 }
 """
 PAGE = """<!doctype html>
@@ -78,11 +84,12 @@ PAGE = """<!doctype html>
 {everything}</body></html>
 """
 EVERYTHING = "<h2>Everything</h2><details><summary>JSON</summary><pre>{}</pre></details>"
+_DIGITS = re.compile(r"\d[\d.,]*")
 _CODE = re.compile(r"`([^`<>]+)`")
 _NUMBER = r"[−+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?"
 _NUMERIC = re.compile(
     rf"(?:[×<>≤≥] ?)?{_NUMBER}(?: ?(?:%|MB|GB|ms|s|J|W|µs|GMACs))?(?: – {_NUMBER})?"
-    "(?: [!*]| or more)?"
+    r"(?: [!*]| or more| \([\d.]+ ?% of \d+\))?"
 )
 NUMBERS = ' class="n"'
 LONG = 32
@@ -104,12 +111,12 @@ def page(title: str, body: str, document: Any = None, *, script: str = "") -> st
         policy=POLICY.format(script="script-src 'unsafe-inline'; " if script else ""),
         style=STYLE,
         script=script,
-        body=body + _check_commands(document),
+        body=body + check_markup(document),
         everything="" if document is None else EVERYTHING.format(escape(json_text(document))),
     )
 
 
-def _check_commands(document: Any) -> str:
+def check_markup(document: Any) -> str:
     """Return the commands that check an answer as markup, or why there are none; "" otherwise."""
     parts = document[:1] if isinstance(document, list) else [document]
     whole = next((part for part in parts if isinstance(part, Mapping)), {})
@@ -123,13 +130,25 @@ def _check_commands(document: Any) -> str:
 
 
 def note_list(notes: Iterable[str]) -> str:
-    """Return notes as a list; "!" starts a warning, backticks enclose code."""
-    items = []
+    """Return notes as a list; "!" starts a warning, backticks enclose code.
+
+    Warnings that differ from an earlier one in nothing but numbers are folded below it.
+    """
+    alike: dict[str, list[str]] = {}
     for note in notes:
         text = note.strip()
-        kind = ' class="warning"' if text.startswith("! ") else ""
-        items.append(f"<li{kind}>{note_markup(text.removeprefix('! '))}</li>")
-    return f'<ul class="notes">{"".join(items)}</ul>' if items else ""
+        kind = _DIGITS.sub("0", text) if text.startswith("! ") else f"{len(alike)} {text}"
+        alike.setdefault(kind, []).append(text)
+    items = "".join(_note(*dict.fromkeys(texts)) for texts in alike.values())
+    return f'<ul class="notes">{items}</ul>' if items else ""
+
+
+def _note(first: str, *others: str) -> str:
+    kind = ' class="warning"' if first.startswith("! ") else ""
+    items = "".join(f"<li>{note_markup(text.removeprefix('! '))}</li>" for text in others)
+    folded = f"<summary>likewise: {len(others)} more</summary><ul>{items}</ul>"
+    more = f"<details>{folded}</details>" if others else ""
+    return f"<li{kind}>{note_markup(first.removeprefix('! '))}{more}</li>"
 
 
 def note_markup(text: str) -> str:

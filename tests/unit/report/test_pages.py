@@ -23,6 +23,29 @@ LLAMA = {
     "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 2048,
     "torch_dtype": "float16", "rms_norm_eps": 1e-5, "hidden_act": "silu",
 }  # fmt: skip
+STAGES = """
+[[stages]]
+name = "seen once"
+model = "model_with_a_name.onnx"
+
+[[stages]]
+name = "seen often"
+model = "model_with_a_name.onnx"
+repeat = 30
+"""
+COMMANDS = {
+    "predict": "MODEL --batch 8",
+    "compare": "MODEL --device A100,T4 --batch 1,8",
+    "explain": "MODEL",
+    "diff": "MODEL --device A100,H100",
+    "sweep": "MODEL --batch 1:8",
+    "mig": "MODEL --slo-ms 50",
+    "choose": "MODEL --devices A100,H100,T4",
+    "what-if": "MODEL",
+    "parallel": "MODEL --phase train --gpus 2",
+    "llm": "CONFIG",
+    "pipeline": "STAGES",
+}
 PLOTTED = {"choose", "explain", "diff", "sweep"}
 MOST_BYTES = 200_000
 """Of a page without plotly."""
@@ -40,28 +63,20 @@ def pages(tmp_path_factory):
         torch.nn.Linear(7200, 5),
     ]
     model, config = folder / "model_with_a_name.onnx", folder / "llama"
+    stages = folder / "stages.toml"
+    stages.write_text(STAGES)
     torch.onnx.export(
         torch.nn.Sequential(*layers).eval(), torch.randn(1, 3, 32, 32), model, dynamo=False,
         input_names=["x"], dynamic_axes={"x": {0: "n"}},
     )  # fmt: skip
     config.mkdir()
     (config / "config.json").write_text(json.dumps(LLAMA))
-    words = {
-        "predict": [model, "--batch", "8"],
-        "compare": [model, "--device", "A100,T4", "--batch", "1,8"],
-        "explain": [model],
-        "diff": [model, "--device", "A100,H100"],
-        "sweep": [model, "--batch", "1:8"],
-        "mig": [model, "--slo-ms", "50"],
-        "choose": [model, "--devices", "A100,H100,T4"],
-        "what-if": [model],
-        "parallel": [model, "--phase", "train", "--gpus", "2"],
-        "llm": [config],
-    }
+    files = {"MODEL": model, "CONFIG": config, "STAGES": stages}
     made = {}
-    for name, given in words.items():
+    for name, words in COMMANDS.items():
         made[name] = folder / f"{name}.html"
-        answer = CliRunner().invoke(app, [name, *map(str, given), "--html", str(made[name])])
+        given = [str(files.get(word, word)) for word in words.split()]
+        answer = CliRunner().invoke(app, [name, *given, "--html", str(made[name])])
         assert answer.exit_code == 0, answer.output
     return made
 
@@ -95,27 +110,32 @@ def test_the_page_of_slices_says_what_each_holds_and_which_to_take(pages):
     assert text.count('class="limit"') >= 2 * 6
 
 
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
 @NEEDS_CHROMIUM
 @pytest.mark.browser
 @pytest.mark.slow
-def test_pages_are_as_wide_as_a_phone_and_nothing_on_them_overlaps(pages, tmp_path):
-    with chromium(tmp_path) as tab:
-        for name, path in pages.items():
-            for width in (390, 1280):
-                tab.said.clear()
-                tab.size(width, 900)
-                tab.open(path.as_uri())
-                tab.wait("document.readyState === 'complete' && location.protocol === 'file:'")
-                if name in PLOTTED:
-                    tab.wait("document.querySelectorAll('.plotly .main-svg').length > 0")
-                assert tab.run("document.documentElement.scrollWidth") <= width, (name, width)
-                assert tab.run(OVERLAPPING) == [], (name, width)
-                assert tab.said == [], (name, width)
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_page_is_as_wide_as_a_phone_and_nothing_on_it_overlaps(pages, tab, name, width):
+    tab.said.clear()
+    tab.size(width, 900)
+    tab.open(pages[name].as_uri())
+    tab.wait(f"document.readyState === 'complete' && location.href === '{pages[name].as_uri()}'")
+    if name in PLOTTED:
+        tab.wait("document.querySelectorAll('.plotly .main-svg').length > 0")
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    assert tab.run(OVERLAPPING) == []
+    assert tab.said == []
 
 
 OVERLAPPING = """(() => {
   const boxes = [...document.querySelectorAll('.bars .name, .bars .said, .bars .tick, g.xtick text,'
-      + ' g.ytick text, .textpoint text')]
+      + ' g.ytick text, .textpoint text, .memory text')]
     .filter((o) => o.textContent.trim())
     .map((o) => [o.textContent, o.getBoundingClientRect()]);
   const found = [];
@@ -146,8 +166,18 @@ def test_a_bar_shows_its_parts_interval_and_limit_and_hides_no_text():
 
 def test_numbers_are_told_from_names():
     assert is_numeric(["1,234", "–", "0.5 %", "12.5 – 80", "", "3 ms", "< 1 %", "7 or more"])
+    assert is_numeric(["1", "7.97 (100% of 8)"])
     assert not is_numeric(["1g.5gb", "2"])
     assert not is_numeric(["", "–"])
+
+
+def test_warnings_that_differ_in_numbers_are_folded():
+    text = note_list(
+        ["! 174 launches at 33.0 µs", "! 68 launches at 33.0 µs", "! other", "! other"]
+    )
+    assert text.count("<li") == 3
+    assert "<summary>likewise: 1 more</summary><ul><li>68 launches" in text
+    assert note_list(["a 1", "a 2"]).count("<details>") == 0
 
 
 def test_notes_are_marked_and_nothing_of_them_is_markup():

@@ -403,20 +403,40 @@ def _held_out_families() -> Any:
 
 
 def _epochs() -> Any:
-    """Return the validation errors of GraphSAGE by epoch, on a random split and by architecture."""
+    """Return the validation errors of GraphSAGE by epoch, of two widths and two splits."""
     import plotly.graph_objects as go
 
     found = _d35_results()
     runs = {
-        "random split": ("narrow/S0/0/sage", OTHER),
-        "architectures held out": ("architectures/S1/0/sage", MARK),
+        "random split": ("narrow/S0/0/sage", OTHER, "solid"),
+        "random split, width 512": ("wide/S0/0/sage", OTHER, "dot"),
+        "architectures held out": ("architectures/S1/0/sage", MARK, "solid"),
     }
     figure = go.Figure()
-    for name, (key, colour) in runs.items():
+    for name, (key, colour, dash) in runs.items():
         errors = [100 * error for error in found[key]["validation_curve"]]
-        figure.add_scatter(y=errors, mode="lines", name=name, line={"color": colour})
+        figure.add_scatter(y=errors, mode="lines", name=name, line={"color": colour, "dash": dash})
     _laid_out(figure, xaxis_title="epoch")
     return figure.update_yaxes(type="log", autorange=True, title="MAPE of the validation part, %")
+
+
+def _range_test() -> Any:
+    """Return the loss by learning rate of the range test, and the rates that were used."""
+    import plotly.graph_objects as go
+
+    from training.pmgns.trainer import D35_LEARNING_RATE
+
+    run = _d35_results()["finder/S0/0/sage"]
+    tried = run["range_test"]
+    figure = go.Figure(
+        go.Scatter(x=tried["rates"], y=tried["losses"], mode="lines", line={"color": OTHER})
+    )
+    of_table2 = D35_LEARNING_RATE * run["batch_size"]
+    for rate, name in ((of_table2, "Table 2, for the batch"), (tried["suggestion"], "range test")):
+        figure.add_vline(x=rate, line_color=MARK, annotation_text=name)
+    _laid_out(figure, xaxis_title="learning rate")
+    figure.update_xaxes(type="log")
+    return figure.update_yaxes(title="smoothed loss")
 
 
 def _networks() -> Any:
@@ -459,5 +479,6 @@ CHARTS: Mapping[str, Callable[[], Any]] = {
     "networks": _networks,
     "held_out_families": _held_out_families,
     "epochs": _epochs,
+    "range_test": _range_test,
 }
 """Function that draws each chart, by name."""

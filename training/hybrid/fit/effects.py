@@ -491,7 +491,7 @@ def _usual(
 
 
 def chip_of(device: Device) -> str:
-    """Return what boards of one chip have in common, see `models.order.is_same_chip`."""
+    """Return what boards of one chip have in common, see `monotonic_bounds.is_same_chip`."""
     return f"{device.architecture} {device.sm_count}"
 
 

@@ -160,6 +160,10 @@ class ForwardPass:
         return [AUTOGRAD_TIME] if c.autograd else []
 
 
+BACKWARD = tuple(i for i, part in enumerate(PARTS) if part.startswith("backward"))
+"""Positions in `PARTS` of what computes gradients."""
+
+
 class TrainingSteps:
     """Training steps: forward pass, backward pass and update."""
 
@@ -182,7 +186,11 @@ class TrainingSteps:
         return c.channels_last, c.attention, c.optimizer, c.checkpointing
 
     def kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
-        """Return the kernels of a step."""
+        """Return the kernels of a step.
+
+        Raises:
+            ConditionsError: if the model has weights, and no result has a gradient.
+        """
         table = KernelTable.of_training(
             graph,
             same_arithmetic(c.device, c.precision)[0],
@@ -191,6 +199,14 @@ class TrainingSteps:
             attention=c.attention,
             checkpointing=c.checkpointing,
         )
+        if graph.param_bytes and not np.isin(table.part, BACKWARD).any():
+            last = graph.nodes[-1].op if graph.nodes else "nothing"
+            raise ConditionsError(
+                f"no result of the model has a gradient (its last operator is {last}), so there "
+                "is nothing to train",
+                "Give the model that is trained, which returns scores or a loss, or ask for "
+                "phase=inference.",
+            )
         return table, LawKernels.of(KernelGraph.of(table, 0))
 
     def launches(self, table: KernelTable) -> float:

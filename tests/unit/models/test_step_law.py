@@ -107,6 +107,15 @@ def step(batch: int = 16, device: str = "A100-40GB", **given: Any) -> Conditions
     )
 
 
+def test_a_model_whose_results_have_no_gradient_is_not_trained() -> None:
+    b = GraphBuilder(batch=840)
+    attributes = {"in_features": 16, "out_features": 8}
+    x = b.add("dense", [b.input((840, 16))], (840, 8), attributes=attributes, weights=128)
+    b.add("argmax", [x], (840,), dtype="int64")
+    with pytest.raises(ConditionsError, match=r"is argmax.*nothing to train"):
+        predictor().predict(b.graph(batch_is_symbolic=True), step())
+
+
 def test_a_step_is_the_sum_of_rooflines_slowed_by_part(vit: ModelGraph) -> None:
     table = KernelTable.of_training(vit, "amp", "adamw")
     slow = np.array([MULTIPLIERS.get(name, 0.0) for name in PARTS])[table.part]

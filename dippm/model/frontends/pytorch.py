@@ -255,11 +255,12 @@ def _damaged_error(path: Path, format_name: str, error: Exception) -> ModelFileE
 
 
 def _to_graph(exported: Exported) -> RawGraph:
+    from dippm.model.graph.dialects import is_read
     from dippm.model.relax.torch import ShapeOnlyImporter
     from dippm.model.relax.walk import walk
 
     step("translating to Relax")
-    module = ShapeOnlyImporter().import_program(exported.program)
+    module = ShapeOnlyImporter().import_program(exported.program, is_read)
     graph = walk(module, exported.batch, exported.batch_is_symbolic)
     return replace(graph, notes=(*graph.notes, *exported.notes))
 

@@ -299,6 +299,7 @@ _OPERATORS: list[Operator] = [
         "resize=upsamplebilinear2daa,upsamplebicubic2daa,resize2d,resize3d,resizebilinear,"
         "resizenearestneighbor,resizebicubic,upsample,"
         "upsamplenearest1d,upsamplenearest2d,upsamplenearest3d,upsamplebilinear2d,"
+        "upsamplenearestexact1d,upsamplenearestexact2d,upsamplenearestexact3d,"
         "upsamplebicubic2d,upsamplelinear1d,upsampletrilinear3d grid_sample=gridsampler2d,"
         "gridsampler3d,gridsampler,"
         "cropandresize,imageprojectivetransformv3 roi_align=roipool,psroialign,psroipool,"
@@ -310,7 +311,8 @@ _OPERATORS: list[Operator] = [
         "eyelike,hannwindow,hammingwindow,blackmanwindow,melweightmatrix,"
         "newzeros,newones,newfull,scalartensor,fill,constantofshape,shape,shapeof "
         "random=exponential,normal,uniform,cauchy,geometric,lognormal,randomuniformlike,"
-        "randomnormallike,randn,rand,randomnormal,randomuniform,multinomial,bernoulli,randint,"
+        "randomnormallike,randn,rand,randlike,randomnormal,randomuniform,multinomial,bernoulli,"
+        "randint,"
         "randomstandardnormal,statelessrandomuniformv2,statelessrandomnormalv2",
         "none"),
 

@@ -28,7 +28,7 @@ from dippm.model.relax.carried import (
     with_paths,
 )
 from dippm.model.relax.raw_graph import STEP, UNTIL, Attribute, Lifetime
-from dippm.model.relax.torch_programs import is_foreign, with_data_flow
+from dippm.model.relax.torch_programs import is_foreign, take_apart, with_data_flow
 
 Converter = Callable[[Node], Any]
 
@@ -103,9 +103,26 @@ def _dtype_of(expr: relax.Expr) -> str:
 class ShapeOnlyImporter(ExportedProgramImporter):
     """Imports an exported program without reading parameter data."""
 
-    def import_program(self, program: torch.export.ExportedProgram) -> tvm.IRModule:
-        """Return the Relax module; parameters stay inputs of its function "main"."""
+    def import_program(
+        self,
+        program: torch.export.ExportedProgram,
+        is_read: Callable[[str], bool] = lambda name: True,
+    ) -> tvm.IRModule:
+        """Return the Relax module; parameters stay inputs of its function "main".
+
+        Args:
+            program: exported program; changed in place.
+            is_read: whether an opaque call of a name, such as "aten.hardswish", is read; composite
+                operators that are not, and that TVM does not know, are taken apart.
+        """
         program = with_data_flow(program)
+        take_apart(
+            program,
+            lambda node: (
+                _operator(node) in self.convert_map
+                or is_read(f"aten.{_operator(node).partition('.')[0].removesuffix('_')}")
+            ),
+        )
         _drop_unnamed_constants(program)
         _keep_weights_as_inputs(program)
         self._carry_what_tvm_cannot(program)

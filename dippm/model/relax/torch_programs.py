@@ -7,15 +7,17 @@ suffice, because the program contains all shapes and nothing is run. Needs no TV
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
-from torch.fx.node import _side_effectful_functions
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import _side_effectful_functions, map_arg
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dippm.model.vision_operators import declare_vision_operators
 
@@ -136,6 +138,69 @@ def _alias_arguments(node: Node) -> tuple[Node | None, Node | None]:
         if argument.alias_info.is_write:
             written = value
     return shared, written
+
+
+# Composite operators, which torch itself takes apart: `hstack`, `ravel`, `view_as`.
+
+
+def take_apart(program: ExportedProgram, is_known: Callable[[Node], bool]) -> None:
+    """Replace composite operators that nobody reads by what they consist of, in place.
+
+    Args:
+        program: exported program.
+        is_known: whether a call is read as it is.
+    """
+    for node in list(program.graph.nodes):
+        if _is_composite(node.target) and not is_known(node):
+            with suppress(Exception):  # one that cannot be traced stays, and is named as unknown
+                _replace_by_parts(program, node, is_known)
+
+
+def _is_composite(target: object) -> bool:
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and target.namespace == "aten"
+        and torch._C._dispatch_has_kernel_for_dispatch_key(
+            target.name(), "CompositeImplicitAutograd"
+        )
+    )
+
+
+def _replace_by_parts(
+    program: ExportedProgram, node: Node, is_known: Callable[[Node], bool]
+) -> None:
+    """Replace an operator unless nobody reads one of its parts either."""
+    flat, form = tree_flatten((node.args, node.kwargs))
+    sources = [value for value in flat if isinstance(value, Node)]
+
+    def run(*tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        filled = [next(given) if isinstance(value, Node) else value for value in flat]
+        args, kwargs = tree_unflatten(filled, form)
+        return node.target.decompose(*args, **kwargs)  # type: ignore[operator, union-attr]
+
+    with torch.no_grad():
+        parts = make_fx(run)(*(source.meta["val"] for source in sources)).graph
+    *operators, output = (part for part in parts.nodes if part.op != "placeholder")
+    if not all(part.op == "call_function" and is_known(part) for part in operators):
+        return
+    graph = program.graph
+    placed = dict(zip(parts.find_nodes(op="placeholder"), sources, strict=True))
+    with graph.inserting_before(node):
+        for part in operators:
+            placed[part] = graph.node_copy(part, placed.__getitem__)
+            placed[part].meta = {**node.meta, "val": part.meta["val"]}
+    results = map_arg(output.args[0], placed.__getitem__)
+    if isinstance(results, Node):
+        node.replace_all_uses_with(results)
+        program.graph_signature.replace_all_uses(node.name, results.name)
+    else:
+        for user in list(node.users):  # each takes one result of several
+            result = results[user.args[1]]
+            user.replace_all_uses_with(result)
+            program.graph_signature.replace_all_uses(user.name, result.name)
+            graph.erase_node(user)
+    graph.erase_node(node)
 
 
 @contextmanager

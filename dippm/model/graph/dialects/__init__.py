@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dippm.model.graph.dialects.reader import read
+from dippm.model.graph.dialects.reader import is_read, read
 
-__all__ = ["read"]
+__all__ = ["is_read", "read"]

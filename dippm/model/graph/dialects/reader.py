@@ -88,6 +88,13 @@ def _is_made_for_batch(constant: RawValue, raw: RawGraph) -> bool:
     return sized or constant.scalar is not None
 
 
+def is_read(name: str) -> bool:
+    """Return whether operators of this name in a dialect ("aten.hardswish") have a meaning."""
+    dialect, bare = split_name(name)
+    known = canonical_name(dialect, bare) is not None or bare in IDENTITIES
+    return known or not READERS.keys().isdisjoint((f"{dialect}.{bare}", bare))
+
+
 def _read_call(call: RawCall) -> None:
     dialect, bare = split_name(call.name)
     name = canonical_name(dialect, bare)

@@ -1,0 +1,51 @@
+"""Operators that torch composes of others, such as `hstack`: read by their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dippm.model.frontends import load
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.graph import build
+
+CALLS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "view_as": (lambda x: x.flatten(1).view_as(x) * 2, "multiply"),
+    "hstack": (lambda x: torch.hstack([x, x]), "concat"),
+    "hsplit, one part read": (lambda x: x.hsplit(2)[1], "slice"),
+    "ravel": (lambda x: x.ravel().relu().view(x.shape), "relu"),
+    "vecdot": (lambda x: torch.linalg.vecdot(x, x), "reduce_sum"),
+    "gradient": (lambda x: torch.gradient(x, dim=1)[0], "subtract"),
+    "in a module": (nn.Sequential(nn.Flatten(), nn.ReLU()), "relu"),
+    "nearest-exact": (
+        lambda x: nn.functional.interpolate(x, scale_factor=2, mode="nearest-exact"), "resize",
+    ),
+    "rand_like": (lambda x: torch.rand_like(x) + x, "random"),
+}  # fmt: skip
+
+
+class Layer(nn.Module):
+    def __init__(self, then: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.then = nn.Linear(16, 16), then
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.then(self.layer(x))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_composite_operator_is_read_by_its_parts(name: str) -> None:
+    then, expected = CALLS[name]
+    module = Layer(then)
+    graph = build(load(module, inputs=InputSpec.parse("8,16"))).at_batch(2)
+    assert not graph.unknown_ops
+    assert expected in {node.op for node in graph.nodes}
+    assert [spec.shape for spec in graph.outputs] == [tuple(module(torch.rand(2, 8, 16)).shape)]
+
+
+def test_a_composite_of_what_nobody_reads_keeps_its_name() -> None:
+    graph = build(load(Layer(lambda x: torch.pdist(x[0])), inputs=InputSpec.parse("8,16")))
+    assert dict(graph.unknown_ops) == {"aten.pdist": 1}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import dippm
-from dippm.estimate.features.kernels import launched
+from dippm.estimate.features.kernels import launched, sequence_of, training_step
 from dippm.estimate.models.footprint import MemoryFootprint
 from dippm.model.graph import ModelGraph
 from dippm.model.graph.float_type import in_float32
@@ -116,6 +116,37 @@ def test_rotary_embeddings_by_complex_numbers_are_views_and_one_product(heads, w
                 module, input=f"6,{heads * width}", device="A100", batch=batch, phase=phase
             )
             assert out.latency_ms > 0
+
+
+class Filter(nn.Module):
+    """A layer, a product with complex weights in the frequencies, and another layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(4, 8, 3, padding=1)
+        self.w = nn.Parameter(torch.rand(8, 9, dtype=torch.cfloat))
+        self.last = nn.Conv1d(2, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(self.first(x)) * self.w
+        pairs = torch.view_as_real(spectrum).permute(0, 3, 1, 2).flatten(2)
+        pairs = self.last(pairs).view(-1, 2, 2, 8, 9)[:, 0].permute(0, 2, 3, 1).contiguous()
+        return torch.fft.irfft(torch.view_as_complex(pairs), n=16)
+
+
+def test_gradients_pass_complex_numbers_and_train_complex_weights() -> None:
+    graph = read(Filter(), "4,16")
+    step = training_step(sequence_of(graph).at_batch(2))
+    weight_gradients = {
+        (graph.nodes[k.node].op, graph.nodes[k.node].path)
+        for k in step.kernels
+        if k.part == "backward_weight"
+    }
+    assert {("conv1d", "first"), ("multiply", ""), ("conv1d", "last")} <= weight_gradients
+    assert sum(step.parameters) == sum(p.numel() for p in Filter().parameters())
+    transforms = [k for k in step.kernels if graph.nodes[k.node].op == "fft" and k.kind == "other"]
+    assert len(transforms) == 4  # two forward, two back
+    assert all(k.write_bytes > 0 for k in transforms)
 
 
 def test_real_numbers_behind_complex_ones_are_four_bytes_wide() -> None:

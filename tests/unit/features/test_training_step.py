@@ -107,6 +107,33 @@ def test_what_is_saved_is_what_gradients_read() -> None:
     assert step.saved_bytes == layers + loss
 
 
+def test_products_without_a_rule_are_repeated_for_each_argument() -> None:
+    b = GraphBuilder(batch=840)
+    image = b.add("relu", [b.input((840, 8, 16, 16))], (840, 8, 16, 16))
+    conv = {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1),
+            "groups": 1, "in_channels": 8, "out_channels": 18}  # fmt: skip
+    offsets = b.add("conv2d", [image], (840, 18, 16, 16), attributes=conv, weights=18 * 72)
+    deformed = conv | {"out_channels": 4}
+    b.add("deform_conv2d", [image, offsets], (840, 4, 16, 16), attributes=deformed, weights=288)
+    step = step_of(b.graph(batch_is_symbolic=True), 2)
+    products = 2 * 2 * 4 * 256 * 72
+    forward = next(k for k in step if k.kind == "other")
+    again = [k for k in step if k.kind == "other" and k.part.startswith("backward")]
+    assert forward.flops >= products
+    assert len(again) == 2  # of offsets and weight: no parameter made the image
+    assert all(k.flops >= products for k in again)
+
+
+def test_the_gradient_of_a_reduction_without_a_rule_has_the_size_of_its_argument() -> None:
+    b = GraphBuilder(batch=840)
+    attributes = {"in_features": 8, "out_features": 8}
+    x = b.add("dense", [b.input((840, 8, 8))], (840, 8, 8), attributes=attributes, weights=64)
+    b.add("factorise", [x], (840,))
+    written = [k.write_bytes for k in step_of(b.graph(batch_is_symbolic=True), 2)
+               if k.kind == "other"]  # fmt: skip
+    assert written == [4 * 2, 4 * 2 * 64]
+
+
 def test_logits_are_held_four_times_where_the_backward_pass_begins() -> None:
     step = training_step(sequence_of(dense()).at_batch(32), "fp32")
     assert step.loss_bytes == 3 * 4 * 32 * 128  # the fourth are the likelihoods, which are saved

@@ -12,6 +12,7 @@ from math import prod
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.backward.gradients import Gradients, Step
 from dippm.estimate.features.kernels.streaming import row_length
+from dippm.model.graph.operators import operator
 from dippm.model.graph.strides import dense_strides, view_strides
 
 # Matrix products: the gradient of each operand is another product.
@@ -285,7 +286,8 @@ PLAIN = frozenset(PASSES) - frozenset("relu sigmoid tanh".split())
 def elementwise(g: Gradients, step: Step, gradient: int) -> None:
     """Launch the passes for each argument.
 
-    An operator that `PASSES` lacks takes one pass over gradient and argument.
+    An operator that `PASSES` lacks takes one pass over gradient and argument; one with products
+    repeats those of the forward pass for each argument.
     """
     call, run = step.call, g.run
     rows = PASSES.get(call.op, (("ga",), ("gb",), ("gc",)))
@@ -294,6 +296,8 @@ def elementwise(g: Gradients, step: Step, gradient: int) -> None:
         if not g.wants(position):
             continue
         passes = rows[index]
+        if call.op not in PASSES and prod(run.tensor(position).shape) > prod(shape):
+            shape = run.tensor(position).shape  # a reduction: each element has its gradient
         if call.in_place and call.op in OF_RESULT_IN_PLACE and rows is not _SLOPE_OF_RESULT:
             passes = ("gr",)
         with g.towards(position):
@@ -320,5 +324,6 @@ def _launch_passes(
                 reads.append({"g": gradient, "t": made[-1], "s": made[max(-2, -len(made))]}[letter])
         op = call.op if at == len(passes) - 1 and call.op not in PLAIN else "multiply"
         size = g.run.tensor(reads[0]).shape if len(reads) == 1 else shape
-        made.append(g.call(op, reads, size))
+        attributes = call.attributes if op == call.op and operator(op).macs else {}
+        made.append(g.call(op, reads, size, **attributes))
     return made[-1]

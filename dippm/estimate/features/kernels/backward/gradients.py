@@ -22,8 +22,12 @@ from dippm.estimate.features.kernels.run import Run, State, Strides
 from dippm.estimate.features.kernels.streaming import pass_over_memory
 from dippm.model.graph.calls import OperatorCall, Tensor
 from dippm.model.graph.draft import Shape
+from dippm.model.graph.macs import is_complex
 from dippm.model.graph.operators import operator
 from dippm.model.graph.strides import dense_strides, dense_strides_like
+
+REAL_BYTES = 4
+"""Bytes of the widest real number; a complex one is wider."""
 
 
 class Gradients:
@@ -86,8 +90,12 @@ class Gradients:
 
     def _cast_back(self, position: int, gradient: int) -> int:
         """Return a gradient in the precision of its tensor."""
-        width = self.tape.width(position)
-        return gradient if self.run.state(gradient).width == width else self.cast(gradient, width)
+        held, width = self.run.state(gradient), self.tape.width(position)
+        if held.width == width:
+            return gradient
+        if max(held.width, width) > REAL_BYTES:  # between complex numbers and real ones: a view
+            return self.new(self.run.tensor(gradient).shape, replace(held, width=width))
+        return self.cast(gradient, width)
 
     @contextmanager
     def towards(self, position: int) -> Iterator[None]:
@@ -301,7 +309,7 @@ class Tape:
         passes = call.op not in NOT_DIFFERENTIABLE
         weighted = operator(call.op).category == "norm"  # calls do not name its parameters
         if passes and (weighted or any(p in self.wanted for p in call.inputs)):
-            self.wanted.update(p for p in call.outputs if run.tensor(p).is_float)
+            self.wanted.update(p for p in call.outputs if _is_continuous(run.tensor(p)))
 
     def memory(self, position: int, state: State) -> tuple[Memory, float]:
         """Return the memory that a tensor in this state lies in, and its size in bytes."""
@@ -376,9 +384,14 @@ def _parameters(run: Run) -> set[int]:
     stored = {
         p
         for p, tensor in enumerate(run.sequence.tensors)
-        if tensor.roots and tensor.is_parameter and tensor.is_float and p not in made
+        if tensor.roots and tensor.is_parameter and _is_continuous(tensor) and p not in made
     }
     return {p for p in stored if run.tensor(p).is_named} or stored
+
+
+def _is_continuous(tensor: Tensor) -> bool:
+    """Return whether a tensor holds real or complex numbers, which have gradients."""
+    return tensor.is_float or is_complex(tensor.dtype)
 
 
 # Activation checkpointing: blocks of the model run again in the backward pass.

@@ -8,6 +8,7 @@ from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.backward.gradients import Gradients, Step
 from dippm.estimate.features.kernels.run import image_strides
 from dippm.estimate.features.kernels.streaming import INDEX_WIDTH
+from dippm.model.graph.strides import dense_strides
 
 SORT_LAUNCHES = 5
 """Kernels with which a list of indices is sorted and its equal ones are found."""
@@ -16,8 +17,12 @@ SORT_LAUNCHES = 5
 def reshaped(g: Gradients, step: Step, gradient: int) -> None:
     """Follow the view back, or copy where there can be none."""
     source = step.call.inputs[0]
+    shape = g.run.tensor(source).shape
+    if prod(shape) != g.run.tensor(step.call.outputs[0]).size:  # pairs of numbers as complex ones
+        g.give(source, g.viewed(gradient, shape, dense_strides(shape)))
+        return
     with g.towards(source):
-        made = g.reshaped(gradient, g.run.tensor(source).shape)
+        made = g.reshaped(gradient, shape)
     g.give(source, made)
 
 
@@ -81,6 +86,14 @@ def put_back(g: Gradients, step: Step, gradient: int) -> None:
         run.emit(copy, (zeros, gradient))
         run.make(zeros, width)
     g.give(source, zeros)
+
+
+def transformed(g: Gradients, step: Step, gradient: int) -> None:
+    """Launch the transform back, which autograd keeps nothing for."""
+    source = step.call.inputs[0]
+    with g.towards(source):
+        made = g.call(step.call.op, (gradient,), g.run.tensor(source).shape)
+    g.give(source, made)
 
 
 def written_over(g: Gradients, step: Step, gradient: int) -> int:

@@ -194,6 +194,7 @@ BY_NAME: Mapping[str, Rule] = {
     "embedding": movement.looked_up,
     "gather": movement.looked_up,
     "scatter": movement.scattered,
+    "fft": movement.transformed,
     "nn.nll_loss": movement.picked,
     "reduce_mean": _mean,
     "global_avg_pool": _mean,

@@ -177,7 +177,7 @@ def _replace_by_parts(
         given = iter(tensors)
         filled = [next(given) if isinstance(value, Node) else value for value in flat]
         args, kwargs = tree_unflatten(filled, form)
-        return node.target.decompose(*args, **kwargs)  # type: ignore[operator, union-attr]
+        return node.target.decompose(*args, **kwargs)  # type: ignore[union-attr]
 
     with torch.no_grad():
         parts = make_fx(run)(*(source.meta["val"] for source in sources)).graph

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from dippm.errors import ConversionError, UnsafeModelError
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_table import KernelTable
 from dippm.model.frontends import load
 from dippm.model.graph import build
 
@@ -39,6 +41,18 @@ def test_an_object_gives_the_graph_of_its_file(small_cnn, reference, write):
     assert graph.batch_is_symbolic
     assert (graph.nodes, graph.edges) == (reference.nodes, reference.edges)
     assert graph.param_bytes == reference.param_bytes
+
+
+def test_a_trace_adds_the_biases_of_convolutions_as_its_module_does():
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(8, 4, 2, stride=2),
+        nn.Conv2d(4, 4, 3, bias=False),
+    )  # fmt: skip
+    trace = torch.jit.trace(module.eval(), torch.zeros(2, 3, 32, 32))
+    tables = [KernelTable.of(build(load(each, SHAPE)), "fp32") for each in (module, trace)]
+    kinds = [[list(KERNEL_CLASSES)[kind] for kind in table.kind] for table in tables]
+    assert kinds[0] == kinds[1]
+    assert kinds[0].count("broadcast") == 2
 
 
 def test_a_frozen_script_has_no_modes(small_cnn, reference):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import ceil
 
 from dippm.model.graph.dialects.call import RawCall
-from dippm.model.graph.dialects.shapes import channels_first
+from dippm.model.graph.dialects.shapes import Build, channels_first
 from dippm.model.graph.draft import Shape, Value
 
 Ints = tuple[int, ...]
@@ -51,6 +51,10 @@ def _padding(call: RawCall, source: Shape, out: Shape, *, kernel: Ints, strides:
 
 
 def _conv(call: RawCall) -> bool:
+    return channels_first(call, _build_conv(call))
+
+
+def _build_conv(call: RawCall) -> Build:
     weight = call.inputs[1]
     rank = len(weight.shape) - 2
     layout = call.text("kernel_layout", "filter_layout")
@@ -61,7 +65,7 @@ def _conv(call: RawCall) -> bool:
     def build(source: Value, shape: Shape) -> Value:
         return _emit(call, source, weight, shape, kernel=tuple(kernel), channels=out_channels)
 
-    return channels_first(call, build)
+    return build
 
 
 def _deformable(call: RawCall) -> bool:
@@ -131,11 +135,28 @@ def _depthwise(call: RawCall) -> bool:
 
 
 def _convolution(call: RawCall) -> bool:
-    """`aten.convolution` is a convolution or a transposed one, as an attribute says."""
-    return _conv_transpose(call) if call.attributes.get("transposed") else _conv(call)
+    """`aten.convolution` is a convolution or a transposed one, as an attribute says.
+
+    Its third input, if any, is the bias, which is added after it as in other spellings.
+    """
+    build = _build_transposed(call) if call.attributes.get("transposed") else _build_conv(call)
+    bias = call.inputs[2] if len(call.inputs) == 3 and call.inputs[2].is_static else None
+
+    def build_with_bias(source: Value, shape: Shape) -> Value:
+        result = build(source, shape)
+        if bias is None:
+            return result
+        of_channel = call.view("reshape", bias, (bias.size, *(1 for _ in shape[2:])))
+        return call.step("add", [result, of_channel], shape)
+
+    return channels_first(call, build_with_bias)
 
 
 def _conv_transpose(call: RawCall) -> bool:
+    return channels_first(call, _build_transposed(call))
+
+
+def _build_transposed(call: RawCall) -> Build:
     weight = call.inputs[1]
     rank = len(weight.shape) - 2
     layout = call.text("kernel_layout")
@@ -158,7 +179,7 @@ def _conv_transpose(call: RawCall) -> bool:
             out_channels=out_channels,
         )
 
-    return channels_first(call, build)
+    return build
 
 
 def _pool(op: str) -> Callable[[RawCall], bool]:

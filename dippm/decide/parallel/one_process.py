@@ -121,7 +121,12 @@ def shard_kernels(table: KernelTable, found: Sequence[Shard], ways: int) -> Kern
     for k, (node, kind) in enumerate(zip(table.node.tolist(), table.kind.tolist(), strict=True)):
         for name in _sharded_sides(found[node], _MATRIX[kind]):
             scale[k, QUANTITIES.index(name)] = 1 / ways
-    return replace(table, per_sample=scale * table.per_sample, fixed=scale * table.fixed)
+    return replace(
+        table,
+        per_sample=scale * table.per_sample,
+        fixed=scale * table.fixed,
+        squared=None if table.squared is None else scale * table.squared,
+    )
 
 
 def shard_times_ms(

@@ -1,7 +1,8 @@
 """The kernels of a graph as arrays (`KernelTable`), and their merged data flow (`KernelGraph`).
 
 Every quantity of a kernel is affine in the batch (activations scale, parameters do not), so the
-kernels at two batches determine it for all batches.
+kernels at two batches determine it for all batches. Where a tensor has the batch in two of its
+sizes, as a contrastive loss compares all samples with all, a third batch adds the square.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ INNER_LAUNCH_SHARE = 0.38
 each kernel of a recurrent layer on the hosts of our H100 and H200, eager mode 26 µs."""
 _PROBES = (2, 6)
 """Batches at which kernels are expanded, to determine quantities as affine functions."""
+_THIRD_PROBE = 5
+"""Third batch, over the first one, where quantities may grow with the square of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class KernelTable:
         edges: positions of producing and consuming kernels, without duplicates, shape (2, E). Data
             flow through operators that launch nothing connects the kernels around them. A kernel
             that a compiler fused may read what a later kernel in the list writes.
+        squared: growth of `QUANTITIES` per square of the batch, shape (K, 9); None if every
+            quantity is affine.
     """
 
     node: Integers
@@ -97,6 +102,7 @@ class KernelTable:
     input_bytes: tuple[float, float]
     batch: int | None
     edges: Integers
+    squared: Floats | None = None
 
     @classmethod
     def of(
@@ -202,11 +208,19 @@ class KernelTable:
         low, high, kernels, others = _alike(sequence, kernels_of, graph.batch)
         at_low, at_high = _quantities(kernels), _quantities(others)
         per_sample = (at_high - at_low) / (high - low)
+        squared = None
+        if _has_square(sequence):
+            squared = _square(
+                kernels_of(sequence.at_batch(_THIRD_PROBE * low)), low, kernels, others
+            )
+        if squared is not None:
+            per_sample = per_sample - (low + high) * squared
+            at_low = at_low - low**2 * squared
         bytes_low, bytes_high = (_input_bytes(graph, batch) for batch in (low, high))
         slope = (bytes_high - bytes_low) / (high - low)
-        return cls._from(
-            kernels, per_sample, at_low - low * per_sample, (slope, bytes_low - low * slope), None
-        )
+        fixed = at_low - low * per_sample
+        found = cls._from(kernels, per_sample, fixed, (slope, bytes_low - low * slope), None)
+        return found if squared is None else replace(found, squared=squared)
 
     @classmethod
     def _from(
@@ -243,11 +257,21 @@ class KernelTable:
             per_sample=self.per_sample[kernels],
             fixed=self.fixed[kernels],
             edges=np.zeros((2, 0), dtype=np.int64),
+            squared=None if self.squared is None else self.squared[kernels],
         )
 
     def quantities(self, batch: int) -> Floats:
         """Return `QUANTITIES` at a batch, shape (K, 9)."""
-        return np.maximum(self.fixed + batch * self.per_sample, 0.0)
+        found = self.fixed + batch * self.per_sample
+        if self.squared is not None:
+            found = found + float(batch) ** 2 * self.squared
+        return np.maximum(found, 0.0)
+
+    @property
+    def coefficients(self) -> Floats:
+        """Coefficients of `QUANTITIES` as polynomials in the batch, shape (K, 18) or (K, 27)."""
+        squared = () if self.squared is None else (self.squared,)
+        return np.concatenate([self.per_sample, self.fixed, *squared], axis=1)
 
     @property
     def launches(self) -> float:
@@ -281,6 +305,36 @@ def _alike(
         f"{high:,}, so that no batch tells what another one costs",
         'Give the complete input of the batch in question: input="fixed:8,3,224,224".',
     )
+
+
+def _has_square(sequence: CallSequence) -> bool:
+    """Return whether a tensor has the batch in two of its sizes, or its square in one."""
+    if sequence.batch == 1:  # marks nothing
+        return False
+    doubled = batch_rescaler(sequence.batch, 2 * sequence.batch)
+    return any(
+        prod(map(doubled, shape)) > 2 * prod(shape)
+        for shape in {tensor.shape for tensor in sequence.tensors}
+    )
+
+
+def _square(
+    thirds: list[Kernel], low: int, kernels: list[Kernel], others: list[Kernel]
+) -> Floats | None:
+    """Return the growth of quantities per square of the batch; None if there is none.
+
+    Args:
+        thirds: kernels at `_THIRD_PROBE` times the lower batch.
+        low: lower batch; the higher one is three times as large.
+        kernels: kernels at the lower batch.
+        others: kernels at the higher batch.
+    """
+    if [kernel.node for kernel in thirds] != [kernel.node for kernel in kernels]:
+        return None
+    # The second difference of equidistant points is twice the coefficient times the step squared.
+    first, second, third = map(_quantities, (kernels, others, thirds))
+    found = (third - 2 * second + first) / (2 * (2 * low) ** 2)
+    return found if found.any() else None
 
 
 def _quantities(kernels: list[Kernel]) -> Floats:
@@ -340,7 +394,7 @@ class KernelGraph:
             rounds: number of rounds of message passing.
         """
         columns = [table.kind[:, None], table.unit[:, None], table.part[:, None], table.settings]
-        attributes = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
+        attributes = np.concatenate([*columns, table.coefficients], axis=1)
         edges = table.edges
         colour = refined(attributes, edges, rounds)
         _, stands, count = np.unique(colour, return_index=True, return_counts=True)

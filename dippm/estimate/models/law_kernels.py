@@ -45,7 +45,7 @@ class LawKernels:
         """Work out what depends on the graph of kernels alone."""
         table, size = graph.table, len(graph.count)
         columns = [table.kind[:, None], table.unit[:, None], table.part[:, None], table.settings]
-        rows = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
+        rows = np.concatenate([*columns, table.coefficients], axis=1)
         _, stands, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         unique_kernels = table.only(stands)
         wide = unique_kernels.unit == UNITS.index("tf32")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from torch import nn
@@ -36,3 +38,32 @@ def test_kernels_that_differ_at_every_batch_are_an_error_of_ours(graph) -> None:
 
     with pytest.raises(ConversionError, match=r"launches \d+ kernels at batch 1,009"):
         KernelTable._expanded(graph, kernels_of)
+
+
+class Contrastive(nn.Module):
+    """Compares every sample with every other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, 4)
+
+    def forward(self, x):
+        embedded = self.embed(x)
+        return (embedded @ embedded.t()).softmax(dim=1)
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_what_grows_with_the_square_of_the_batch(phase) -> None:
+    graph = build(convert_module(Contrastive().eval(), InputSpec.parse("8")))
+    assert graph.batch_is_symbolic
+    expand = KernelTable.of if phase == "inference" else KernelTable.of_training
+    table = expand(graph)
+    assert table.squared is not None
+    for batch in (2, 7, 64, 4096):
+        fixed = replace(graph.at_batch(batch), batch_is_symbolic=False)
+        expected = expand(fixed).quantities(batch)
+        np.testing.assert_allclose(table.quantities(batch), expected, rtol=1e-9, atol=1e-6)
+
+
+def test_what_does_not_has_no_square(graph) -> None:
+    assert KernelTable.of(graph).squared is None

@@ -62,6 +62,13 @@ class Chromium:
         """Open an address."""
         self.call("Page.navigate", url=address)
 
+    def leave(self) -> None:
+        """Leave the page, and then forget what it said and asked for."""
+        self.open("about:blank")
+        self.wait("location.href === 'about:blank'")
+        self.said.clear()
+        self.asked.clear()
+
     def run(self, script: str) -> Any:
         """Return the value of a script's last expression; a promise is waited for."""
         given = {"expression": script, "awaitPromise": True, "returnByValue": True}

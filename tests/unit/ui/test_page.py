@@ -63,10 +63,8 @@ def browser(tmp_path_factory):
 @pytest.fixture
 def tab(browser, served):
     """A page that was just opened; what it said and asked for belongs to the test."""
-    browser.said.clear()
-    browser.asked.clear()
+    browser.leave()  # first: it may still ask a server that has ended
     browser.size(1280, 1000)
-    browser.open("about:blank")
     browser.open(served.address)
     browser.wait("document.querySelectorAll('#runs tbody tr').length >= 8")
     yield browser

@@ -48,8 +48,7 @@ def net(tmp_path_factory):
 
 @pytest.fixture
 def tab(browser, served):
-    browser.said.clear()
-    browser.asked.clear()
+    browser.leave()
     browser.size(1280, 1000)
     open_page(browser, served.predict_address)
     yield browser

@@ -428,12 +428,19 @@ def _range_test() -> Any:
 
     run = _d35_results()["finder/S0/0/sage"]
     tried = run["range_test"]
-    figure = go.Figure(
-        go.Scatter(x=tried["rates"], y=tried["losses"], mode="lines", line={"color": OTHER})
+    figure = go.Figure()
+    figure.add_scatter(
+        x=tried["rates"], y=tried["losses"], mode="lines", name="loss", line={"color": OTHER}
     )
     of_table2 = D35_LEARNING_RATE * run["batch_size"]
-    for rate, name in ((of_table2, "Table 2, for the batch"), (tried["suggestion"], "range test")):
-        figure.add_vline(x=rate, line_color=MARK, annotation_text=name)
+    rates = (
+        ("Table 2, for the batch", of_table2, "dot"),
+        ("range test", tried["suggestion"], "dash"),
+    )
+    for name, rate, dash in rates:  # no lines of the layout: their labels ignore a log axis
+        heights = [min(tried["losses"]), max(tried["losses"])]
+        line = {"color": MARK, "dash": dash}
+        figure.add_scatter(x=[rate, rate], y=heights, mode="lines", name=name, line=line)
     _laid_out(figure, xaxis_title="learning rate")
     figure.update_xaxes(type="log")
     return figure.update_yaxes(title="smoothed loss")

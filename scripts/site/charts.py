@@ -437,8 +437,8 @@ def _range_test() -> Any:
         ("Table 2, for the batch", of_table2, "dot"),
         ("range test", tried["suggestion"], "dash"),
     )
-    for name, rate, dash in rates:  # no lines of the layout: their labels ignore a log axis
-        heights = [min(tried["losses"]), max(tried["losses"])]
+    heights = [min(tried["losses"]), max(tried["losses"])]
+    for name, rate, dash in rates:  # traces: labels of layout lines are misplaced on a log axis
         line = {"color": MARK, "dash": dash}
         figure.add_scatter(x=[rate, rate], y=heights, mode="lines", name=name, line=line)
     _laid_out(figure, xaxis_title="learning rate")

@@ -208,19 +208,18 @@ class KernelTable:
         low, high, kernels, others = _alike(sequence, kernels_of, graph.batch)
         at_low, at_high = _quantities(kernels), _quantities(others)
         per_sample = (at_high - at_low) / (high - low)
+        fixed = at_low - low * per_sample
         squared = None
         if _has_square(sequence):
-            squared = _square(
-                kernels_of(sequence.at_batch(_THIRD_PROBE * low)), low, kernels, others
-            )
-        if squared is not None:
+            thirds = kernels_of(sequence.at_batch(_THIRD_PROBE * low))
+            squared = _square(thirds, low, kernels, others)
+        if squared is not None:  # Newton's form: the line + squared (b - low)(b - high)
             per_sample = per_sample - (low + high) * squared
-            at_low = at_low - low**2 * squared
+            fixed = fixed + low * high * squared
         bytes_low, bytes_high = (_input_bytes(graph, batch) for batch in (low, high))
         slope = (bytes_high - bytes_low) / (high - low)
-        fixed = at_low - low * per_sample
-        found = cls._from(kernels, per_sample, fixed, (slope, bytes_low - low * slope), None)
-        return found if squared is None else replace(found, squared=squared)
+        input_bytes = slope, bytes_low - low * slope
+        return cls._from(kernels, per_sample, fixed, input_bytes, None, squared=squared)
 
     @classmethod
     def _from(
@@ -230,6 +229,8 @@ class KernelTable:
         fixed: Floats,
         input_bytes: tuple[float, float],
         batch: int | None,
+        *,
+        squared: Floats | None = None,
     ) -> KernelTable:
         settings = [[float(getattr(k, name)) for name in SETTINGS] for k in kernels]
         return cls(
@@ -243,6 +244,7 @@ class KernelTable:
             input_bytes=input_bytes,
             batch=batch,
             edges=_edges(kernels),
+            squared=squared,
         )
 
     def only(self, kernels: Integers) -> KernelTable:

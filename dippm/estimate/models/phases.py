@@ -161,7 +161,7 @@ class ForwardPass:
 
 
 BACKWARD = tuple(i for i, part in enumerate(PARTS) if part.startswith("backward"))
-"""Positions in `PARTS` of what computes gradients."""
+"""Indices in `PARTS` of the parts of a step that compute gradients."""
 
 
 class TrainingSteps:

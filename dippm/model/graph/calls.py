@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from dippm.model.graph.draft import Draft, Node, Shape, Value
+from dippm.model.graph.macs import is_complex
 from dippm.model.graph.operators import operator
 
 
@@ -44,6 +45,11 @@ class Tensor:
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", prod(self.shape))
         object.__setattr__(self, "is_float", "float" in self.dtype)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether it holds real or complex numbers, which have gradients."""
+        return self.is_float or is_complex(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def _weights(graph: ModelGraph) -> Iterator[tuple[str, int]]:
         return
     found: dict[tuple[int, ...], tuple[str, int]] = {}
     for tensor in graph.calls.tensors:
-        counts = tensor.is_float or is_complex(tensor.dtype)
+        counts = tensor.is_continuous
         counts |= tensor.dtype in BYTES and len(tensor.shape) >= 2
         if tensor.is_parameter and counts and len(tensor.roots) == 1:
             found.setdefault(tensor.roots, (tensor.dtype, tensor.size))  # views of it come later

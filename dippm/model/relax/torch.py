@@ -28,7 +28,7 @@ from dippm.model.relax.carried import (
     with_paths,
 )
 from dippm.model.relax.raw_graph import STEP, UNTIL, Attribute, Lifetime
-from dippm.model.relax.torch_programs import is_foreign, take_apart, with_data_flow
+from dippm.model.relax.torch_programs import decompose_composites, is_foreign, with_data_flow
 
 Converter = Callable[[Node], Any]
 
@@ -112,11 +112,11 @@ class ShapeOnlyImporter(ExportedProgramImporter):
 
         Args:
             program: exported program; changed in place.
-            is_read: whether an opaque call of a name, such as "aten.hardswish", is read; composite
-                operators that are not, and that TVM does not know, are taken apart.
+            is_read: whether opaque calls of a name, such as "aten.hardswish", have a meaning;
+                composite operators unknown to it and to TVM are decomposed.
         """
         program = with_data_flow(program)
-        take_apart(
+        decompose_composites(
             program,
             lambda node: (
                 _operator(node) in self.convert_map

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import _side_effectful_functions, map_arg
@@ -140,20 +140,25 @@ def _alias_arguments(node: Node) -> tuple[Node | None, Node | None]:
     return shared, written
 
 
-# Composite operators, which torch itself takes apart: `hstack`, `ravel`, `view_as`.
+# Composite operators, which torch itself decomposes: `hstack`, `ravel`, `view_as`.
 
 
-def take_apart(program: ExportedProgram, is_known: Callable[[Node], bool]) -> None:
-    """Replace composite operators that nobody reads by what they consist of, in place.
+def decompose_composites(program: ExportedProgram, is_known: Callable[[Node], bool]) -> None:
+    """Replace unknown composite operators by the known operators they consist of, in place.
+
+    One with an unknown part stays, so that it is reported under its own name.
 
     Args:
         program: exported program.
-        is_known: whether a call is read as it is.
+        is_known: whether a call has a meaning as it is.
     """
     for node in list(program.graph.nodes):
         if _is_composite(node.target) and not is_known(node):
-            with suppress(Exception):  # one that cannot be traced stays, and is named as unknown
-                _replace_by_parts(program, node, is_known)
+            parts = _parts_of(node)
+            if parts is not None and all(
+                part.op == "call_function" and is_known(part) for part in _operators_of(parts)
+            ):
+                _replace_by_parts(program, node, parts)
 
 
 def _is_composite(target: object) -> bool:
@@ -166,12 +171,9 @@ def _is_composite(target: object) -> bool:
     )
 
 
-def _replace_by_parts(
-    program: ExportedProgram, node: Node, is_known: Callable[[Node], bool]
-) -> None:
-    """Replace an operator unless nobody reads one of its parts either."""
+def _parts_of(node: Node) -> Graph | None:
+    """Return the operators that a composite operator consists of; None if it cannot be traced."""
     flat, form = tree_flatten((node.args, node.kwargs))
-    sources = [value for value in flat if isinstance(value, Node)]
 
     def run(*tensors: torch.Tensor) -> Any:
         given = iter(tensors)
@@ -179,18 +181,26 @@ def _replace_by_parts(
         args, kwargs = tree_unflatten(filled, form)
         return node.target.decompose(*args, **kwargs)  # type: ignore[union-attr]
 
-    with torch.no_grad():
-        parts = make_fx(run)(*(source.meta["val"] for source in sources)).graph
-    *operators, output = (part for part in parts.nodes if part.op != "placeholder")
-    if not all(part.op == "call_function" and is_known(part) for part in operators):
-        return
+    examples = [value.meta["val"] for value in flat if isinstance(value, Node)]
+    with torch.no_grad(), suppress(Exception):  # whatever torch raises
+        return make_fx(run)(*examples).graph
+    return None
+
+
+def _operators_of(parts: Graph) -> list[Node]:
+    return [part for part in parts.nodes if part.op not in ("placeholder", "output")]
+
+
+def _replace_by_parts(program: ExportedProgram, node: Node, parts: Graph) -> None:
+    """Replace an operator by its parts."""
     graph = program.graph
+    sources = [v for v in tree_flatten((node.args, node.kwargs))[0] if isinstance(v, Node)]
     placed = dict(zip(parts.find_nodes(op="placeholder"), sources, strict=True))
     with graph.inserting_before(node):
-        for part in operators:
+        for part in _operators_of(parts):
             placed[part] = graph.node_copy(part, placed.__getitem__)
             placed[part].meta = {**node.meta, "val": part.meta["val"]}
-    results = map_arg(output.args[0], placed.__getitem__)
+    results: Any = map_arg(parts.output_node().args[0], placed.__getitem__)
     if isinstance(results, Node):
         node.replace_all_uses_with(results)
         program.graph_signature.replace_all_uses(node.name, results.name)

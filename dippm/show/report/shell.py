@@ -134,11 +134,12 @@ def note_list(notes: Iterable[str]) -> str:
 
     Warnings that differ from an earlier one in nothing but numbers are folded below it.
     """
-    alike: dict[str, list[str]] = {}
+    alike: dict[str | int, list[str]] = {}
     for note in notes:
         text = note.strip()
-        kind = _DIGITS.sub("0", text) if text.startswith("! ") else f"{len(alike)} {text}"
-        alike.setdefault(kind, []).append(text)
+        # A note that is no warning stands alone: its key is its place.
+        key = _DIGITS.sub("0", text) if text.startswith("! ") else len(alike)
+        alike.setdefault(key, []).append(text)
     items = "".join(_note(*dict.fromkeys(texts)) for texts in alike.values())
     return f'<ul class="notes">{items}</ul>' if items else ""
 

@@ -215,8 +215,7 @@ class Run:
         widths = [
             self.state(p).width // (1 if self.tensor(p).is_float else 2)
             for p in self.operands(call)
-            if self.tensor(p).shape
-            and (self.tensor(p).is_float or is_complex(self.tensor(p).dtype))
+            if self.tensor(p).shape and self.tensor(p).is_continuous
         ]
         return parts * max(widths, default=self.natural_width(out) // parts)
 

@@ -146,8 +146,8 @@ def _convolution(call: RawCall) -> bool:
         result = build(source, shape)
         if bias is None:
             return result
-        of_channel = call.view("reshape", bias, (bias.size, *(1 for _ in shape[2:])))
-        return call.step("add", [result, of_channel], shape)
+        per_channel = call.view("reshape", bias, (bias.size, *(1 for _ in shape[2:])))
+        return call.step("add", [result, per_channel], shape)
 
     return channels_first(call, build_with_bias)
 

@@ -291,13 +291,13 @@ def elementwise(g: Gradients, step: Step, gradient: int) -> None:
     """
     call, run = step.call, g.run
     rows = PASSES.get(call.op, (("ga",), ("gb",), ("gc",)))
-    shape = run.tensor(call.outputs[0]).shape
+    result = run.tensor(call.outputs[0]).shape
     for index, position in enumerate(call.inputs[: len(rows)]):
         if not g.wants(position):
             continue
-        passes = rows[index]
-        if call.op not in PASSES and prod(run.tensor(position).shape) > prod(shape):
-            shape = run.tensor(position).shape  # a reduction: each element has its gradient
+        passes, shape = rows[index], result
+        if call.op not in PASSES:  # where it reduces, each element of the argument has a gradient
+            shape = max(result, run.tensor(position).shape, key=prod)
         if call.in_place and call.op in OF_RESULT_IN_PLACE and rows is not _SLOPE_OF_RESULT:
             passes = ("gr",)
         with g.towards(position):

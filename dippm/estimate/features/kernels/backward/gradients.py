@@ -22,12 +22,11 @@ from dippm.estimate.features.kernels.run import Run, State, Strides
 from dippm.estimate.features.kernels.streaming import pass_over_memory
 from dippm.model.graph.calls import OperatorCall, Tensor
 from dippm.model.graph.draft import Shape
-from dippm.model.graph.macs import is_complex
 from dippm.model.graph.operators import operator
 from dippm.model.graph.strides import dense_strides, dense_strides_like
 
 REAL_BYTES = 4
-"""Bytes of the widest real number; a complex one is wider."""
+"""Bytes of the widest real number of a run; complex numbers are wider."""
 
 
 class Gradients:
@@ -309,7 +308,7 @@ class Tape:
         passes = call.op not in NOT_DIFFERENTIABLE
         weighted = operator(call.op).category == "norm"  # calls do not name its parameters
         if passes and (weighted or any(p in self.wanted for p in call.inputs)):
-            self.wanted.update(p for p in call.outputs if _is_continuous(run.tensor(p)))
+            self.wanted.update(p for p in call.outputs if run.tensor(p).is_continuous)
 
     def memory(self, position: int, state: State) -> tuple[Memory, float]:
         """Return the memory that a tensor in this state lies in, and its size in bytes."""
@@ -384,14 +383,9 @@ def _parameters(run: Run) -> set[int]:
     stored = {
         p
         for p, tensor in enumerate(run.sequence.tensors)
-        if tensor.roots and tensor.is_parameter and _is_continuous(tensor) and p not in made
+        if tensor.roots and tensor.is_parameter and tensor.is_continuous and p not in made
     }
     return {p for p in stored if run.tensor(p).is_named} or stored
-
-
-def _is_continuous(tensor: Tensor) -> bool:
-    """Return whether a tensor holds real or complex numbers, which have gradients."""
-    return tensor.is_float or is_complex(tensor.dtype)
 
 
 # Activation checkpointing: blocks of the model run again in the backward pass.

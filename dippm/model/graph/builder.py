@@ -75,24 +75,25 @@ def build(raw: RawGraph) -> ModelGraph:
 
 def _build(raw: RawGraph) -> ModelGraph:
     draft = read(raw)
-    program, origins = record(draft, raw.called)
+    spellings = {i: split_name(operator.name)[1] for i, operator in enumerate(raw.operators)}
+    program, origins = record(draft, raw.called, spellings)
     for number, rule in enumerate(RULES, 1):
         if len(draft.nodes) > EACH:
             tell(f"rule {number} of {len(RULES)}")
         rule(draft)
     draft.nodes = post_order(draft)
     mark_copies(draft)
-    return _freeze(draft, raw, assign_nodes(program, origins, draft), _calls(raw, draft))
+    sequence = _calls(raw, draft, spellings)
+    return _freeze(draft, raw, assign_nodes(program, origins, draft), sequence)
 
 
-def _calls(raw: RawGraph, draft: Draft) -> CallSequence:
+def _calls(raw: RawGraph, draft: Draft, spellings: dict[int, str]) -> CallSequence:
     """Return the framework's calls, each with the canonical operator that it became part of.
 
     Eager PyTorch repeats work on parameters alone on every pass; other frameworks do it once.
     """
-    spelled = {i: split_name(operator.name)[1] for i, operator in enumerate(raw.operators)}
     written = read(raw, keep_static=raw.runs_unread)
-    sequence = calls.sequence_of(written, spelled)
+    sequence = calls.sequence_of(written, spellings)
     kept = {node.origin: i for i, node in enumerate(draft.nodes) if node.origin >= 0}
     return calls.assign_nodes(sequence, [node.origin for node in written.nodes], kept)
 

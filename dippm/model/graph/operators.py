@@ -90,6 +90,8 @@ GUESSED = {
     "for each number: nothing of the kind was measured"
 }
 """Notes on operators whose cost cannot be counted, by canonical name."""
+PARTIAL_WRITES = ("slicescatter", "selectscatter", "stridedslicescatter", "diagonalscatter")
+"""Spellings of putting a part back into the tensor that it is a view of, ``y[:, :2] = x``."""
 _HEADS = ("heads", "query_length", "key_length", "head_dim", "value_dim", "causal")
 
 
@@ -284,7 +286,7 @@ _OPERATORS: list[Operator] = [
         "maskedscatter,maxunpool,tensorscatteradd,tensorscatterupdate,tensorscattermax,"
         "tensorscattermin,"
         "unsortedsegmentsum,unsortedsegmentmax,unsortedsegmentmin,unsortedsegmentprod,segmentsum,"
-        "segmentmean,segmentmax,segmentmin,segmentprod,dynamicstitch,paralleldynamicstitch",
+        "segmentmean,segmentmax,segmentreduce,segmentmin,segmentprod,dynamicstitch,paralleldynamicstitch",
         "gather", "indexing"),
     *_copies("diagonal=diagembed", "copy"),
     *_copies("nonzero", "copy", "indexing"),

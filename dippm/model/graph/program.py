@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from dippm.model.graph.draft import Draft, Node, Shape, Value
-from dippm.model.graph.operators import FUSED_RANK, is_elementwise, operator
+from dippm.model.graph.operators import FUSED_RANK, PARTIAL_WRITES, is_elementwise, operator
 from dippm.model.graph.strides import (
     broadcast_strides,
     dense_strides,
@@ -98,15 +98,18 @@ class Program:
     held: Mapping[int, int] = field(default_factory=dict)
 
 
-def record(draft: Draft, called: Iterable[str] = ()) -> tuple[Program, list[Node]]:
+def record(
+    draft: Draft, called: Iterable[str], spellings: Mapping[int, str]
+) -> tuple[Program, list[Node]]:
     """Return the program of a draft before any rule has changed it, and the node of each step.
 
     Args:
         draft: result of `read`.
         called: see `Program.called`.
+        spellings: names of the operators in the file, folded by `fold_name`, by position.
     """
     calls = frozenset(called)
-    recorder = _Recorder(draft, guesses_in_place=not calls)
+    recorder = _Recorder(draft, spellings, guesses_in_place=not calls)
     for node in draft.nodes:
         recorder.add(node)
         recorder.hold(node)
@@ -137,8 +140,11 @@ def assign_nodes(program: Program, nodes: list[Node], draft: Draft) -> Program:
 
 
 class _Recorder:
-    def __init__(self, draft: Draft, *, guesses_in_place: bool) -> None:
-        self.draft, self.guesses_in_place = draft, guesses_in_place
+    def __init__(
+        self, draft: Draft, spellings: Mapping[int, str], *, guesses_in_place: bool
+    ) -> None:
+        self.draft, self.spellings = draft, spellings
+        self.guesses_in_place = guesses_in_place
         self.buffers: list[Buffer] = []
         self.steps: list[ProgramStep] = []
         self.nodes: list[Node] = []
@@ -256,6 +262,8 @@ class _Recorder:
         """
         if source.shape != node.out.shape:
             return False
+        if self.spellings.get(node.origin) in PARTIAL_WRITES:
+            return source is node.inputs[0]
         if not self.guesses_in_place:
             return node.in_place
         return node.op in _OFTEN_IN_PLACE and len(source.uses) == 1 and source.producer is not None

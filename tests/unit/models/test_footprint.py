@@ -82,6 +82,21 @@ def test_what_is_written_in_place_takes_no_memory() -> None:
     assert units(build(s.raw(s.call("nn.relu", [y], BATCH, 1024, in_place=1)))) == 2
 
 
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_a_part_is_written_where_the_whole_lies(mode: Mode) -> None:
+    """`y[:, :2, :256] = x` of an export: a part of a part, put back twice."""
+    s = Sketch()
+    x = s.input(BATCH, 4, 256)
+    y = s.call("zeros_like", [x], BATCH, 4, 256)
+    rows = {"axes": (1,), "begin": (0,), "end": (2,), "strides": (1,)}
+    for _ in range(3):
+        part = s.call("strided_slice", [y], BATCH, 2, 256, **rows)
+        given = s.call("strided_slice", [x], BATCH, 2, 128, **rows)
+        inner = s.call("aten.slice_scatter", [part, given], BATCH, 2, 256)
+        y = s.call("aten.slice_scatter", [y, inner], BATCH, 4, 256)
+    assert units(build(s.raw(y)), mode=mode) == 2
+
+
 def test_compiled_chains_make_only_their_result() -> None:
     assert units(chain(("", "block")), mode="compiled") == 2
 

@@ -6,10 +6,8 @@ from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernels.run import Run, Strides, images_last, view
 from dippm.estimate.features.kernels.streaming import pass_over_memory
 from dippm.model.graph.calls import OperatorCall
+from dippm.model.graph.operators import PARTIAL_WRITES
 from dippm.model.graph.strides import dense_strides, dense_strides_like, view_strides
-
-PARTIAL_WRITES = ("slicescatter", "selectscatter", "stridedslicescatter", "diagonalscatter")
-"""Spellings of putting a part back into the tensor that it is a view of."""
 
 
 def viewed(run: Run, call: OperatorCall) -> None:

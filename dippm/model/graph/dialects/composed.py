@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 from dippm.model.graph.dialects.call import RawCall
 from dippm.model.graph.dialects.products import contract
@@ -126,17 +125,41 @@ def _loss(*steps: str) -> Reader:
     def read(call: RawCall) -> bool:
         value = call.inputs[0]
         for i, op in enumerate(steps):
-            operands = [value, *call.inputs[1:2]] if i == 0 and op != "log_softmax" else [value]
-            extra: dict[str, Any] = (
-                {"axis": min(1, len(value.shape) - 1)} if op == "log_softmax" else {}
-            )
-            value = call.step(op, operands, value.shape, **extra)
-        axes = tuple(range(len(value.shape)))
-        if prod(call.out_shape) == value.size:
-            return call.first("reshape", [value])
-        return call.first("reduce_mean", [value], axes=axes, keepdims=0)
+            operands = [value, *call.inputs[1:2]] if i == 0 else [value]
+            value = call.step(op, operands, value.shape)
+        return _average(call, value)
 
     return read
+
+
+def _cross_entropy(call: RawCall) -> bool:
+    scores, target = call.inputs[:2]
+    axis = min(1, len(scores.shape) - 1)
+    value = call.step("log_softmax", [scores], scores.shape, axis=axis)
+    if target.size == value.size:  # probabilities of all classes
+        return _average(call, call.step("multiply", [value, target], value.shape))
+    return _pick(call, value)
+
+
+def _pick(call: RawCall, value: Value | None = None) -> bool:
+    """The mean over samples of the value at the class that the second argument names."""
+    value, target = value or call.inputs[0], call.inputs[1]
+    return _average(call, call.step("gather", [value, target], target.shape, dtype=value.dtype))
+
+
+def _average(call: RawCall, value: Value) -> bool:
+    """The mean of all values, unless the call returns each of them."""
+    if prod(call.out_shape) == value.size:
+        return call.first("reshape", [value])
+    axes = tuple(range(len(value.shape)))
+    return call.first("reduce_mean", [value], axes=axes, keepdims=0)
+
+
+def _scale_by_power(call: RawCall) -> bool:
+    """``ldexp``: the first argument times two to the power of the second."""
+    source, exponent = call.inputs[:2]
+    power = call.step("power", [exponent], exponent.shape, dtype=source.dtype)
+    return call.first("multiply", [source, power])
 
 
 def _channel_shuffle(call: RawCall) -> bool:
@@ -206,7 +229,14 @@ READERS: dict[str, Reader] = {
     "scaledgroupedmm": _grouped,
     "transformers::groupedmmfallback": _grouped,
     "kron": lambda call: call.first("multiply", call.inputs[:2]),
+    "deg2rad": lambda call: call.first("multiply", call.inputs[:1]),
+    "rad2deg": lambda call: call.first("multiply", call.inputs[:1]),
+    "ldexp": _scale_by_power,
+    "blockdiag": lambda call: call.first("concat", call.inputs),
     "distance": _cdist,
+    "pdist": lambda call: call.first(
+        "distance", [call.inputs[0], call.inputs[0]], width=call.inputs[0].shape[-1]
+    ),
     "cosinesimilarity": _cosine,
     "pairwisedistance": _pairwise_distance,
     "mseloss": _loss("subtract", "square"),
@@ -215,7 +245,10 @@ READERS: dict[str, Reader] = {
     "huberloss": _loss("subtract", "abs"),
     "tripletmarginloss": _loss("subtract", "square"),
     "kldiv": _loss("subtract", "exp"),
-    "crossentropyloss": _loss("log_softmax"),
+    "crossentropyloss": _cross_entropy,
+    "nllloss": _pick,
+    "nlllossnd": _pick,
+    "nllloss2d": _pick,
     "binarycrossentropywithlogits": _loss("multiply", "softplus"),
     "aten.copy": _overwrite,
     "channelshuffle": _channel_shuffle,

@@ -107,14 +107,16 @@ class TrainingMemory:
 
 @dataclass(frozen=True, slots=True)
 class StepUsage:
-    """The memory of a step at one batch, the same on every device.
+    """The memory of a step at one batch.
 
     Attributes:
         memory: parts of the memory.
+        forward_bytes: reserved memory of the forward pass alone, under `torch.no_grad`.
         convolves, multiplies: whether the model has convolutions, and matrix products.
     """
 
     memory: TrainingMemory
+    forward_bytes: float
     convolves: bool
     multiplies: bool
 
@@ -128,12 +130,14 @@ class TrainingFootprint:
         lines: saved bytes as affine functions of the batch (bytes at batch 0, bytes per sample), of
             which the largest value holds.
         loss_line: bytes of the loss as an affine function of the batch.
+        forward: footprint of the forward pass alone, under `torch.no_grad`.
         convolves, multiplies: whether the model has convolutions, and matrix products.
     """
 
     memory: TrainingMemory
     lines: tuple[tuple[float, float], ...]
     loss_line: tuple[float, float]
+    forward: MemoryFootprint
     convolves: bool
     multiplies: bool
 
@@ -164,24 +168,28 @@ class TrainingFootprint:
         operators = {node.op for node in graph.nodes}
         convolves = any(op.startswith("conv") for op in operators)
         multiplies = bool(operators.intersection(_PRODUCTS))
+        forward = MemoryFootprint.of(
+            graph, precision, attention=attention, channels_last=channels_last
+        )
         if not graph.batch_is_symbolic:
             whole = memory(graph.batch)
             saved, loss = (whole.saved_bytes, 0.0), (whole.loss_bytes, 0.0)
-            return cls(whole, (saved,), loss, convolves, multiplies)
+            return cls(whole, (saved,), loss, forward, convolves, multiplies)
         probes = {batch: memory(batch) for batch in PROBES}
         lines = [_line(PROBES, [probes[batch].saved_bytes for batch in PROBES])]
         if checkpointing:
             lines.append(_line(LARGE_PROBES, [memory(b).saved_bytes for b in LARGE_PROBES]))
         loss = _line(PROBES, [probes[batch].loss_bytes for batch in PROBES])
-        return cls(probes[PROBES[0]], tuple(lines), loss, convolves, multiplies)
+        return cls(probes[PROBES[0]], tuple(lines), loss, forward, convolves, multiplies)
 
     def usage(self, batch: int, gpu: MemoryGpu = MemoryGpu()) -> StepUsage:
-        """Return the memory at a batch, which is the same on every GPU."""
+        """Return the memory at a batch; of the GPU only the workspace of products matters."""
         m = self.memory
         saved = max(fixed + batch * slope for fixed, slope in self.lines)
         fixed, slope = self.loss_line
         memory = replace(m, saved_bytes=max(0.0, saved), loss_bytes=max(0.0, fixed + batch * slope))
-        return StepUsage(memory, self.convolves, self.multiplies)
+        forward = self.forward.usage(batch, gpu).reserved_bytes
+        return StepUsage(memory, forward, self.convolves, self.multiplies)
 
 
 def _line(batches: tuple[int, int], values: Sequence[float]) -> tuple[float, float]:
@@ -279,7 +287,8 @@ class AutogradFootprint:
 # memory   = context + reserved, with the context of inference
 # reserved = weights + gradients + states + workspace of cuBLAS + the larger of
 #            spread · saved activations + result and loss (start of the backward pass),
-#            temporary tensors of the update (end of the step)
+#            temporary tensors of the update (end of the step);
+#            no less than the forward pass alone takes, beside the states
 #
 # The spread accounts for what the caching allocator and the kernels' own workspaces take in
 # addition to saved tensors. Gradients count at the start of the backward pass: if they are not set
@@ -325,7 +334,8 @@ class StepMemoryModel:
         workspace_mb = gpu.workspace_bytes / MIB if usage.multiplies else 0.0
         begins = self.spread * memory.saved_bytes + memory.loss_bytes
         passing = max(begins, memory.fresh_bytes)
-        return workspace_mb + (memory.kept_bytes + passing) / MIB
+        forward_mb = (usage.forward_bytes + memory.optimizer_bytes) / MIB
+        return max(workspace_mb + (memory.kept_bytes + passing) / MIB, forward_mb)
 
     def parts(
         self, usage: StepUsage, graph: ModelGraph, gpu: MemoryGpu, asked: AskedContext = None

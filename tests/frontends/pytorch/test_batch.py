@@ -224,6 +224,29 @@ def test_samples_that_mix_are_refused_unless_named():
     assert not raw.notes
 
 
+class Frames(nn.Module):
+    """A network of video whose batch is frames of clips, twelve each."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        clips = self.conv(x).flatten(1).view(x.shape[0] // 12, 12, -1)
+        return clips.mean(1)
+
+
+def test_a_batch_of_whole_clips_is_asked_for_as_a_complete_input():
+    with pytest.raises(InputShapeError, match="does not accept input 3,10,10") as caught:
+        convert(Frames(), "3,10,10")
+    assert "a multiple of 12" in caught.value.hint
+    assert 'input="fixed:12,3,10,10"' in caught.value.hint
+    assert not convert(Frames(), "fixed:12,3,10,10").batch_is_symbolic
+    with pytest.raises(InputShapeError) as caught:
+        convert(Frames(), "4,10,10")
+    assert "multiple" not in caught.value.hint
+
+
 def test_axes_are_named_by_input():
     class Stateful(nn.Module):
         def __init__(self):

@@ -19,6 +19,7 @@ from dippm.estimate.features.kernel import PARTS
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
 from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.footprint import MemoryFootprint
 from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.intervals import FEATURES as INTERVAL_FEATURES
 from dippm.estimate.models.intervals import SEEN, UNSEEN
@@ -29,6 +30,7 @@ from dippm.estimate.models.training_memory import TrainingFootprint, TrainingMem
 from dippm.model.graph import build
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.relax.raw_graph import RawGraph
+from tests.unit.graph.sketch import BATCH, Sketch
 
 LOG_SLOWDOWN, STEP = 0.5, 0.1
 MULTIPLIERS = {"forward": 0.0, "backward_input": 0.2, "backward_weight": 0.3, "optimizer": -0.1}
@@ -196,6 +198,21 @@ def test_a_footprint_at_any_batch_is_that_of_a_step_at_that_batch(
         found = footprint.usage(batch).memory
         assert found.saved_bytes == pytest.approx(expected.saved_bytes, rel=1e-6)
         assert found.loss_bytes == pytest.approx(expected.loss_bytes, rel=1e-6)
+
+
+def test_a_step_takes_at_least_what_its_forward_pass_takes() -> None:
+    """A convolution's copies of its images, in the order of tensor cores, weigh more than they."""
+    s = Sketch()
+    y = s.conv(s.input(BATCH, 64, 56, 56), s.weight(8, 64, 3, 3), BATCH, 8, 56, 56)
+    graph = build(s.raw(y))
+    forward = MemoryFootprint.of(graph, "fp32").usage(64).reserved_mb
+    usage = TrainingFootprint.of(graph, "fp32", "adamw").usage(64)
+    saved_mb = usage.memory.total_bytes / 2**20
+    assert 1.1 * saved_mb < forward
+    answer = predictor().predict(graph, step(64, precision="fp32", optimizer="adamw"))
+    assert answer.memory_parts is not None
+    states_mb = usage.memory.optimizer_bytes / 2**20
+    assert answer.memory_parts.reserved_mb == pytest.approx(forward + states_mb, rel=1e-6)
 
 
 def test_a_checkpoint_refuses_the_other_phase(vit: ModelGraph) -> None:

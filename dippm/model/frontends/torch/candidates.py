@@ -74,6 +74,10 @@ _OUR_WORDS = (
 """Parts of errors that only tensors without data cause: attention returns other strides there."""
 
 
+_MANY_FACTORS = 2880
+"""A batch that most numbers of frames or patches divide: all to 6, 8, 9, 10, 12, 15, 16, 32, 64."""
+
+
 @dataclass(frozen=True, slots=True)
 class Folding:
     """Extent of constant folding while a module runs, see `constant_folding`.
@@ -334,7 +338,7 @@ class Attempt:
             error: Exception = InputShapeError(
                 f"the model does not accept input {inputs or 'as given'}: "
                 f"{_first_line(self.forward_error)}",
-                shape_hint(self.module, self.call.first_shape),
+                self._batch_hint() or shape_hint(self.module, self.call.first_shape),
             )
             error.__cause__ = self.forward_error
             return error
@@ -385,6 +389,22 @@ class Attempt:
         )
         error.__cause__ = self.first_error
         return error
+
+    def _batch_hint(self) -> str:
+        """Return the next step for a model that takes only multiples of a batch; "" for others."""
+        if not self.call.has_batch or not self._accepts(_MANY_FACTORS):
+            return ""
+        factors = (n for n in range(2, _MANY_FACTORS) if _MANY_FACTORS % n == 0)
+        multiple = next((n for n in factors if self._accepts(n)), _MANY_FACTORS)
+        first = self.call.leaves[0]
+        sizes = ",".join(map(str, first.full_shape(multiple)))
+        return (
+            f"Its batch must be a multiple of {multiple}: frames or patches may lie in it. Give "
+            f'the complete input: input="{first.name and first.name + "="}fixed:{sizes}"'
+        )
+
+    def _accepts(self, batch: int) -> bool:
+        return any(self.runs(batch, dtypes) for dtypes in self.choices)
 
     def _nests_too_deeply(self, cause: BaseException | None) -> ConversionError:
         deepest = max((name.count(".") + 1 for name, _ in self.module.named_modules()), default=0)

@@ -167,13 +167,25 @@ class UnknownNameError(DippmError, ValueError):
     """No device, checkpoint, framework or encoder has this name."""
 
     @classmethod
-    def of(cls, kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
-        """Return the error for an unknown name, with the closest known names."""
+    def of(
+        cls, kind: str, name: str, known: Iterable[str], hint: str = "", meant: str = ""
+    ) -> UnknownNameError:
+        """Return the error for an unknown name, with the closest known names.
+
+        Args:
+            kind: kind of thing that has the name.
+            name: the name as given.
+            known: names that exist.
+            hint: next step; the known names if empty.
+            meant: known name of the same thing, if other tools call it by the given one.
+        """
         from difflib import get_close_matches
 
         names, name = sorted(known), shortened(name)
         folded = {known_name.casefold(): known_name for known_name in names}
         close = [folded[c] for c in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
+        if meant in names:
+            close = [meant]
         guess = f"Did you mean {' or '.join(close)}? " if close else ""
         return cls(f"unknown {kind} {name!r}", guess + (hint or f"Known: {', '.join(names)}"))
 

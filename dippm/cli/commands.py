@@ -43,6 +43,7 @@ from dippm.cli.output import (
     report_error,
 )
 from dippm.errors import DippmError, DippmWarning, UnexpectedError, shortened
+from dippm.estimate.conditions import OTHER_OPTIONS
 
 INTERRUPTED, READER_GONE = 130, 141
 VALUES = {"<int>": "N", "<int range>": "N", "<float>": "X", "<float range>": "X", "<path>": "FILE"}
@@ -81,6 +82,9 @@ class Commands(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError as error:  # typer would turn it into exit code 1
             raise _StreamError from error
+        except UsageError as error:
+            _name_meant_option(error)
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Choose the command, whose name may have two words, and store its options for hints."""
@@ -102,6 +106,14 @@ class Commands(TyperGroup):
             print_json("error", {"error": document})
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _name_meant_option(error: Any) -> None:
+    """Let an error of an unknown option name the one that is called so elsewhere, `--gpu`."""
+    asked = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+    option = "--" + OTHER_OPTIONS.get(asked, "").replace("_", "-")
+    if error.ctx and any(option in p.opts for p in error.ctx.command.params):
+        error.possibilities = [option]
 
 
 def _check_numbers(command: Any, words: Sequence[str]) -> None:

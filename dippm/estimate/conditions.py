@@ -66,6 +66,27 @@ MAX_BATCH = 1_000_000
 ENGINES = ("tensorrt", "trt", "onnxruntime", "openvino", "torchscript", "tvm", "vllm", "xla")
 GRAPH_ENGINES = ("tensorrt", "onnxruntime")
 """Runtimes that make kernels of their own list of operators; TorchScript runs those of PyTorch."""
+OTHER_OPTIONS = {
+    "gpu": "device",
+    "batch_size": "batch",
+    "bs": "batch",
+    "shape": "input",
+    "inputs": "input",
+    "input_shape": "input",
+    "input_size": "input",
+    "dtype": "precision",
+    "compile": "mode",
+    "compiled": "mode",
+    "memory_format": "channels_last",
+    "layout": "channels_last",
+    "training": "phase",
+    "train": "phase",
+    "slice": "mig",
+    "backend": "runtime",
+    "engine": "runtime",
+    "gradient_checkpointing": "checkpointing",
+}
+"""Options by the names that other tools have for them."""
 OTHER_NAMES = {
     "float32": "fp32",
     "float": "fp32",
@@ -339,7 +360,8 @@ def check_options(given: Iterable[str], *known: type) -> None:
     names = [name for kind in known for name in kind.__annotations__]
     for name in given:
         if name not in names:
-            raise UnknownOptionError.of("option", name, names)
+            meant = OTHER_OPTIONS.get(name, "")
+            raise UnknownOptionError.of("option", name, names, meant=meant)
 
 
 def _check_engine(e: Execution) -> None:

@@ -243,3 +243,13 @@ def test_usage_errors_exit_with_2(run, words):
     answer = run(*words)
     assert answer.exit_code == 2
     assert answer.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("--gpu", "--device"), ("--dtype", "--precision"), ("--mod", "--mode")]
+)
+def test_an_option_of_another_tool_is_told_ours(run, theirs, ours):
+    answer = run("predict", "small.onnx", theirs, "x")
+    assert answer.exit_code == 2
+    assert ours in answer.output
+    assert ours in json.loads(run("predict", "x", theirs, "x", "--json").stdout)["error"]["message"]

@@ -119,6 +119,15 @@ def test_a_wrong_name_is_refused_with_the_closest(name, asked) -> None:
     assert "Did you mean precision?" in caught.value.hint
 
 
+def test_a_name_of_another_tool_is_told_ours(asked) -> None:
+    with pytest.raises(UnknownOptionError, match="unknown option 'gpu'") as caught:
+        dippm.predict(asked, gpu="A100-40GB")
+    assert caught.value.hint.startswith("Did you mean device? Known: ")
+    with pytest.raises(UnknownOptionError) as caught:
+        dippm.predict(asked, gradient_accumulation=8)
+    assert "Did you mean device?" not in caught.value.hint
+
+
 def test_a_prediction_alone_is_not_made_again(asked) -> None:
     assert dippm.predict(asked) is asked
     assert dippm.explain(asked).prediction is asked

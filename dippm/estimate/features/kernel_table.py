@@ -210,7 +210,7 @@ class KernelTable:
         per_sample = (at_high - at_low) / (high - low)
         fixed = at_low - low * per_sample
         squared = None
-        if _has_square(sequence):
+        if has_square(sequence):
             thirds = kernels_of(sequence.at_batch(_THIRD_PROBE * low))
             squared = _square(thirds, low, kernels, others)
         if squared is not None:  # Newton's form: the line + squared (b - low)(b - high)
@@ -309,7 +309,7 @@ def _alike(
     )
 
 
-def _has_square(sequence: CallSequence) -> bool:
+def has_square(sequence: CallSequence) -> bool:
     """Return whether a tensor has the batch in two of its sizes, or its square in one."""
     if sequence.batch == 1:  # marks nothing
         return False

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 
 from dippm.estimate.conditions import Attention, Optimizer, Precision
+from dippm.estimate.features.kernel_table import has_square
 from dippm.estimate.features.kernels import sequence_of, training_step
 from dippm.estimate.features.kernels.optimizers import UPDATES
 from dippm.estimate.models.allocator import reserved_bytes
@@ -24,10 +26,11 @@ from dippm.estimate.models.targets import MemoryParts
 from dippm.model.graph.model_graph import ModelGraph
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 HALF: tuple[Precision, ...] = ("fp16", "bf16")
-PROBES = (2, 6)
-"""Batches that determine the saved bytes as an affine function of the batch."""
-LARGE_PROBES = (512, 1024)
+PROBES = (2, 6, 10)
+"""Batches that determine saved bytes as a function of the batch; two do if nothing is squared."""
+LARGE_PROBES = (512, 1024, 1536)
 """Further batches with checkpointing: the block that keeps most may differ at a large batch."""
 PRIME_BATCH = 1009
 """Batch that is a factor of exactly those sizes that grow with it, because it is a large prime."""
@@ -127,16 +130,15 @@ class TrainingFootprint:
 
     Attributes:
         memory: parts of the memory, with saved bytes and loss at some batch.
-        lines: saved bytes as affine functions of the batch (bytes at batch 0, bytes per sample), of
-            which the largest value holds.
-        loss_line: bytes of the loss as an affine function of the batch.
+        saved: saved bytes as polynomials of the batch, of which the largest value holds.
+        loss: bytes of the loss as a polynomial of the batch.
         forward: footprint of the forward pass alone, under `torch.no_grad`.
         convolves, multiplies: whether the model has convolutions, and matrix products.
     """
 
     memory: TrainingMemory
-    lines: tuple[tuple[float, float], ...]
-    loss_line: tuple[float, float]
+    saved: tuple[Polynomial, ...]
+    loss: Polynomial
     forward: MemoryFootprint
     convolves: bool
     multiplies: bool
@@ -173,30 +175,29 @@ class TrainingFootprint:
         )
         if not graph.batch_is_symbolic:
             whole = memory(graph.batch)
-            saved, loss = (whole.saved_bytes, 0.0), (whole.loss_bytes, 0.0)
+            saved, loss = Polynomial([whole.saved_bytes]), Polynomial([whole.loss_bytes])
             return cls(whole, (saved,), loss, forward, convolves, multiplies)
-        probes = {batch: memory(batch) for batch in PROBES}
-        lines = [_line(PROBES, [probes[batch].saved_bytes for batch in PROBES])]
+        count = 3 if has_square(sequence_of(graph)) else 2
+        small, large = PROBES[:count], LARGE_PROBES[:count]
+        probes = [memory(batch) for batch in small]
+        saved = [_through(small, [probe.saved_bytes for probe in probes])]
         if checkpointing:
-            lines.append(_line(LARGE_PROBES, [memory(b).saved_bytes for b in LARGE_PROBES]))
-        loss = _line(PROBES, [probes[batch].loss_bytes for batch in PROBES])
-        return cls(probes[PROBES[0]], tuple(lines), loss, forward, convolves, multiplies)
+            saved.append(_through(large, [memory(batch).saved_bytes for batch in large]))
+        loss = _through(small, [probe.loss_bytes for probe in probes])
+        return cls(probes[0], tuple(saved), loss, forward, convolves, multiplies)
 
     def usage(self, batch: int, gpu: MemoryGpu = MemoryGpu()) -> StepUsage:
         """Return the memory at a batch; of the GPU only the workspace of products matters."""
         m = self.memory
-        saved = max(fixed + batch * slope for fixed, slope in self.lines)
-        fixed, slope = self.loss_line
-        memory = replace(m, saved_bytes=max(0.0, saved), loss_bytes=max(0.0, fixed + batch * slope))
+        saved, loss = max(p(batch) for p in self.saved), self.loss(batch)
+        memory = replace(m, saved_bytes=max(0.0, float(saved)), loss_bytes=max(0.0, float(loss)))
         forward = self.forward.usage(batch, gpu).reserved_bytes
         return StepUsage(memory, forward, self.convolves, self.multiplies)
 
 
-def _line(batches: tuple[int, int], values: Sequence[float]) -> tuple[float, float]:
-    """Return the line through two values: its value at batch 0, and its slope per sample."""
-    (low, high), (at_low, at_high) = batches, values
-    slope = (at_high - at_low) / (high - low)
-    return at_low - low * slope, slope
+def _through(batches: Sequence[int], values: Sequence[float]) -> Polynomial:
+    """Return the polynomial through the values at some batches."""
+    return Polynomial.fit(batches, values, len(batches) - 1).convert()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +206,12 @@ class AutogradFootprint:
 
     Attributes:
         inference: footprint of the same pass under `torch.no_grad`.
-        fixed, slope: bytes of each kept tensor, at batch 0 and per sample, shape (T,).
+        base, power: coefficients of each kept tensor's size, base · batch^power, shape (T,).
     """
 
     inference: MemoryFootprint
-    fixed: Floats
-    slope: Floats
+    base: Floats
+    power: Integers
 
     @classmethod
     def of(
@@ -246,12 +247,10 @@ class AutogradFootprint:
 
         if not graph.batch_is_symbolic:
             whole = kept(graph.batch)
-            return cls(inference, whole, np.zeros_like(whole))
+            return cls(inference, whole, np.zeros(len(whole), dtype=np.int64))
         whole = kept(PRIME_BATCH)
-        grows = whole % PRIME_BATCH == 0
-        return cls(
-            inference, np.where(grows, 0.0, whole), np.where(grows, whole / PRIME_BATCH, 0.0)
-        )
+        power = np.sum([whole % PRIME_BATCH**n == 0 for n in (1, 2)], axis=0)
+        return cls(inference, whole / float(PRIME_BATCH) ** power, power)
 
     def usage(self, batch: int, gpu: MemoryGpu = MemoryGpu(), least: Usage | None = None) -> Usage:
         """Return the memory at a batch, at least that of the pass under `torch.no_grad`.
@@ -262,7 +261,7 @@ class AutogradFootprint:
             least: memory under `torch.no_grad`, if it is known already.
         """
         least = least or self.inference.usage(batch, gpu)
-        sizes = np.maximum(self.fixed + batch * self.slope, 0.0)
+        sizes = self.sizes(batch)
         count = len(sizes)
         reserved = reserved_bytes(
             sizes.astype(np.int64).tolist(),
@@ -280,6 +279,10 @@ class AutogradFootprint:
             reserved_bytes=float(reserved),
             kept_bytes=reserved - least.reserved_bytes,
         )
+
+    def sizes(self, batch: int) -> Floats:
+        """Return the bytes of each kept tensor at a batch, shape (T,)."""
+        return np.asarray(self.base * float(batch) ** self.power)
 
 
 # Device memory of a training step.

@@ -26,7 +26,11 @@ from dippm.estimate.models.intervals import SEEN, UNSEEN
 from dippm.estimate.models.monotonic_bounds import HALF, WIDE
 from dippm.estimate.models.novelty import TENSOR
 from dippm.estimate.models.step_law import N_STEP_FEATURES
-from dippm.estimate.models.training_memory import TrainingFootprint, TrainingMemory
+from dippm.estimate.models.training_memory import (
+    AutogradFootprint,
+    TrainingFootprint,
+    TrainingMemory,
+)
 from dippm.model.graph import build
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.relax.raw_graph import RawGraph
@@ -198,6 +202,29 @@ def test_a_footprint_at_any_batch_is_that_of_a_step_at_that_batch(
         found = footprint.usage(batch).memory
         assert found.saved_bytes == pytest.approx(expected.saved_bytes, rel=1e-6)
         assert found.loss_bytes == pytest.approx(expected.loss_bytes, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def contrastive() -> ModelGraph:
+    """Similarities of all pairs of a batch, whose number is its square."""
+    s = Sketch()
+    y = s.call("matmul", [s.input(BATCH, 32), s.weight(32, 16)], BATCH, 16)
+    turned = s.call("permute_dims", [y], 16, BATCH, axes=(1, 0))
+    y = s.call("matmul", [y, turned], BATCH, BATCH)
+    return build(s.raw(s.call("tanh", [y], BATCH, BATCH)))
+
+
+def test_a_footprint_grows_with_the_square_of_the_batch_where_tensors_do(
+    contrastive: ModelGraph,
+) -> None:
+    footprint = TrainingFootprint.of(contrastive, "fp32")
+    autograd = AutogradFootprint.of(contrastive, "fp32")
+    for batch in (1, 64, 8192):
+        expected = TrainingMemory.of(contrastive, batch, "fp32")
+        found = footprint.usage(batch).memory
+        assert found.saved_bytes == pytest.approx(expected.saved_bytes, rel=1e-6)
+        assert found.loss_bytes == pytest.approx(expected.loss_bytes, rel=1e-6)
+        assert autograd.sizes(batch).sum() == 4 * ((32 + 16) * batch + batch**2)
 
 
 def test_a_step_takes_at_least_what_its_forward_pass_takes() -> None:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dippm.estimate.models.training_memory import TrainingMemory
 from dippm.model.graph import build
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.relax.raw_graph import RawGraph
+from tests.unit.graph.sketch import BATCH, Sketch
 from training.studies.training_steps import PASSES, StepTotals, ours, ratios
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
@@ -105,6 +107,24 @@ def test_what_is_saved_is_what_gradients_read() -> None:
     layers = 4 * 32 * 256 * 3  # arguments of both products, and of the activation between them
     loss = 4 * 32 * 128 + 8 * 32
     assert step.saved_bytes == layers + loss
+
+
+def test_the_weights_of_experts_get_a_gradient_each_from_its_rows() -> None:
+    """Weights lie (experts, out, in) and are turned for the product, as in transformers."""
+    experts, rows, width, out = 4, 8, 32, 16
+    s = Sketch()
+    x = s.call("nn.relu", [s.input(BATCH, rows, width)], BATCH, rows, width)
+    x = s.call("reshape", [x], BATCH * rows, width)
+    first = s.call("matmul", [x, s.weight(width, width)], BATCH * rows, width)
+    weight = s.call("permute_dims", [s.weight(experts, out, width)], experts, width, out,
+                    axes=(0, 2, 1))  # fmt: skip
+    y = s.call("aten._grouped_mm", [first, weight], BATCH * rows, out)
+    eager = replace(s.raw(y), called=("",))  # which turns weights on every pass
+    step = training_step(sequence_of(build(eager)).at_batch(16), "fp32")
+    groups = [k for k in step.kernels if "gemm" in k.kind and k.part.startswith("backward")][:2]
+    assert [k.part for k in groups] == ["backward_input", "backward_weight"]
+    assert [k.flops for k in groups] == [2 * 16 * rows * width * out] * 2
+    assert groups[1].write_bytes == 4 * experts * out * width
 
 
 def test_products_without_a_rule_are_repeated_for_each_argument() -> None:

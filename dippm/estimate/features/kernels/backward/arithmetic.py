@@ -25,7 +25,9 @@ def matmul(g: Gradients, step: Step, gradient: int) -> None:
     """Launch dA = dY Bᵀ and dB = Aᵀ dY for Y = A B.
 
     If B is a matrix, the leading axes of A and dY are merged into the rows of one matrix, so that
-    the product for dB also sums over them. Autograd keeps both operands as the product read them.
+    the product for dB also sums over them. If B holds a matrix for each group of rows of A
+    (experts), dB sums over the rows of each group, taken to be equally many. Autograd keeps both
+    operands as the product read them.
     """
     left, right = step.call.inputs[:2]
     run = g.run
@@ -50,9 +52,13 @@ def matmul(g: Gradients, step: Step, gradient: int) -> None:
         with g.towards(right):
             held = g.kept(left)
             held = _transposed(g, _as_matrix(g, held) if is_matrix else held)
-            shape = (*_broadcast_batch(g, held, gradient), run.tensor(held).shape[-2])
-            shape = (*shape, run.tensor(gradient).shape[-1])
-            made = g.multiply(held, gradient, shape, k=float(run.tensor(gradient).shape[-2]))
+            rows, width = run.tensor(gradient).shape[-2:]
+            shape = (*_broadcast_batch(g, held, gradient), run.tensor(held).shape[-2], width)
+            terms = float(rows)
+            if not is_matrix and len(run.tensor(gradient).shape) == MATRIX:
+                shape = run.tensor(right).shape
+                terms = rows / prod(shape[:-2])
+            made = g.multiply(held, gradient, shape, k=terms)
         g.give(right, made)
 
 

@@ -180,3 +180,20 @@ def test_steps_of_a_solver_are_numbers_at_any_batch(where: str) -> None:
     graph = read(Solver(where), "8")
     assert graph.batch_is_symbolic
     assert graph.at_batch(5).macs == 5 * 4 * 4 * 2 * 8 * 16
+
+
+class Windows(nn.Module):
+    """Windows whose number is computed as a tensor, as Longformer's is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = torch.div(x.shape[1], 4, rounding_mode="trunc")
+        return self.layer(x).view(x.shape[0], count, 4, 16).amax(2)
+
+
+def test_a_number_computed_as_a_tensor_is_known() -> None:
+    graph = read(Windows(), "12,16").at_batch(2)
+    assert [spec.shape for spec in graph.outputs] == [(2, 3, 16)]

@@ -186,10 +186,17 @@ def re_export(program: ExportedProgram, inputs: InputSpec) -> Exported:
 
 
 def strip_program(program: ExportedProgram) -> ExportedProgram:
-    """Drop unread parts of a program in place: weights, examples and source positions."""
+    """Drop unread parts of a program in place: weights, examples and source positions.
+
+    So are reads of numbers out of constant tensors: they were done while exporting, and a program
+    with them cannot be loaded.
+    """
     without_weights(program)
     program._example_inputs = None
-    for node in program.graph.nodes:
+    for node in list(program.graph.nodes):
+        if node.target is torch.ops.aten.item.default and node.meta.get("val") is None:
+            program.graph.erase_node(node)
+            continue
         for key in ("stack_trace", "source_fn_stack", "torch_fn", "from_node"):
             node.meta.pop(key, None)
     return program

@@ -175,8 +175,8 @@ class TrainingFootprint:
         )
         if not graph.batch_is_symbolic:
             whole = memory(graph.batch)
-            saved, loss = Polynomial([whole.saved_bytes]), Polynomial([whole.loss_bytes])
-            return cls(whole, (saved,), loss, forward, convolves, multiplies)
+            fixed = Polynomial([whole.saved_bytes]), Polynomial([whole.loss_bytes])
+            return cls(whole, fixed[:1], fixed[1], forward, convolves, multiplies)
         count = 3 if has_square(sequence_of(graph)) else 2
         small, large = PROBES[:count], LARGE_PROBES[:count]
         probes = [memory(batch) for batch in small]

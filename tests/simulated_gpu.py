@@ -37,6 +37,8 @@ CONTEXT_MB = 540.0
 IDLE_W, LIMIT_W = 110.0, 650.0
 POWER = PowerModel(0.25, (1.2, 0.7, 1.5, 0.6), 5.0, 0.0)
 NOISE = 0.01
+GRADIENT_NS = 50_000
+"""By how much the gradients of a kernel take longer than it."""
 BATCHES = (1, 16, 256)
 PRECISIONS = ("fp32", "fp16")
 OPERATORS = (
@@ -118,6 +120,11 @@ class SimulatedGpu:
             ).to_dict()
             for i, (node, ms) in enumerate(zip(table.node, kernel_ms, strict=True))
         ]
+        if point.phase == "train":
+            traced += [
+                {**kernel, "part": "backward", "ns": GRADIENT_NS + kernel["ns"]}
+                for kernel in traced
+            ]
         columns |= {"kernels": traced}
         return make_row("c1", kind, workload, PointOutcome(point, "ok", columns=columns))
 

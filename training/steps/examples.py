@@ -27,12 +27,13 @@ from dippm.estimate.features.kernel_features import (
 )
 from dippm.estimate.features.kernel_table import SETTINGS, KernelGraph, KernelTable
 from dippm.estimate.models.gpu_effects import arithmetic_share, effect_column
+from dippm.estimate.models.phases import BACKWARD
 from dippm.model.graph.model_graph import ModelGraph
 from training.forked import map_forked
 from training.hybrid.rows.example_cache import VERSION
 from training.steps.rows import StepRow, known
 
-FOLDER = f"steps-{VERSION}"
+FOLDER = f"steps-{VERSION}-gradients"
 CHUNK = 60
 _LAUNCHES = SETTINGS.index("launches")
 _FORWARD, _UPDATE = PARTS.index("forward"), PARTS.index("optimizer")
@@ -124,6 +125,8 @@ def build_steps(
 ) -> tuple[list[StepRow], dict[str, NDArray[Any]]]:
     """Expand rows, those of one graph one after another; return them with the arrays.
 
+    A row of an operator has the kernels of its gradients alone.
+
     Left out is a row whose graph runs nothing by our account, fixes another batch, or is by now of
     another model.
     """
@@ -138,9 +141,13 @@ def build_steps(
         now = known(step, graph(current), architecture)
         if now is None:
             continue
-        key = (step.precision, step.channels_last, step.optimizer, step.attention)
+        key = (step.precision, step.channels_last, step.optimizer, step.attention, step.node)
         if key not in tables:
-            tables[key] = KernelGraph.of(step_table(graph(current), step), 0)
+            table = step_table(graph(current), step)
+            if step.node is not None:
+                gradients = np.isin(table.part, BACKWARD) & (table.node == step.node)
+                table = table.only(np.flatnonzero(gradients))
+            tables[key] = KernelGraph.of(table, 0)
         kernels = tables[key]
         if len(kernels.count) and kernels.table.batch in (None, step.batch):
             kept.append(now)

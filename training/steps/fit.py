@@ -4,8 +4,9 @@
 
 A number for each part of the step and class of kernels, two for each table of measurements (of its
 time, and of its machine's launches) and one for what launching a kernel takes when no line of
-Python does it are found by Gauss-Newton; the trees then see every kernel, with the loss on the sum
-of a row. An answer has nothing of a table.
+Python does it are found by Gauss-Newton; the trees then see every kernel of gradients and of the
+update, with the loss on the sum of a row. Of the forward pass they say nothing: inference taught
+it, and a sum of both does not tell which of the two was slow. An answer has nothing of a table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from dippm.estimate.features.kernel import PARTS
 from dippm.estimate.features.kernel_features import N_KINDS
-from dippm.estimate.models.step_law import step_features
+from dippm.estimate.models.step_law import is_beyond_forward, step_features
 from training.hybrid.fit.trees import KernelRows, TreeSettings, boosted
 from training.steps.base import Base
 from training.steps.examples import StepExamples
@@ -157,8 +158,9 @@ def fit_step(
     weight = _weights(examples, train, settings)
     found = fit_multipliers(examples, started, train, weight, settings)
     rows, kernels = kernel_rows(examples, started, train, found)
-    base = rows.terms + found.of_kernels(examples.part[kernels], examples.kind[kernels])
-    return found, boosted(rows, base, weight, settings.trees)
+    part = examples.part[kernels]
+    base = rows.terms + found.of_kernels(part, examples.kind[kernels])
+    return found, boosted(rows, base, weight, settings.trees, free=is_beyond_forward(part))
 
 
 def predict_step(
@@ -171,9 +173,11 @@ def predict_step(
 ) -> tuple[Floats, Floats]:
     """Return the log latency of rows with the trees, and without them, shape (len(chosen),)."""
     rows, kernels = kernel_rows(examples, started, chosen, found)
-    base = rows.terms + found.of_kernels(examples.part[kernels], examples.kind[kernels])
+    part = examples.part[kernels]
+    base = rows.terms + found.of_kernels(part, examples.kind[kernels])
     data = xgboost.DMatrix(rows.features, base_margin=np.zeros(len(kernels)))
     step = np.clip(booster.predict(data, output_margin=True).astype(np.float64), -reach, reach)
+    step = np.where(is_beyond_forward(part), step, 0.0)
     whole, plain = (rows.log_ms(rows.base_ms * np.exp(base + s))[0] for s in (step, 0.0))
     return whole, plain
 

@@ -62,6 +62,7 @@ def step_configuration(
             **{name: law[name] for name in OF_INFERENCE},
             "step_depth": settings.trees.depth,
             "step_reach": settings.trees.reach,
+            "forward_as_inference": True,
             "multipliers": _by_part(found),
         },
         "step": {"launch_share": float(np.exp(found.log_launch))},
@@ -90,7 +91,8 @@ def step_tensors(
     }
     arrays |= {f"steps.{name}": array for name, array in tree_arrays(booster).items()}
     arrays["steps.classes"] = np.zeros(N_KINDS, dtype=np.float32)
-    by_class = examples.class_roofline_ms()
+    steps = np.flatnonzero([row.node is None for row in examples.rows])
+    by_class = examples.class_roofline_ms()[steps]
     shares = by_class / np.maximum(by_class.sum(axis=1, keepdims=True), 1e-12)
     arrays[TENSOR] = thinned(shares)
     return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}

@@ -22,6 +22,7 @@ from training.steps.examples import StepExamples
 from training.steps.fit import Multipliers, StepSettings
 from training.steps.law import step_configuration, step_tensors
 from training.steps.report import baselines, by_family, summary
+from training.steps.rows import StepRow
 from training.steps.splits import FAMILIES, StepFold
 
 
@@ -96,12 +97,18 @@ def _hash(examples: StepExamples, folds: Sequence[StepFold]) -> str:
 
 def _counts(examples: StepExamples) -> list[dict[str, Any]]:
     counts = Counter(
-        (s.source, s.device.name, s.precision, s.optimizer or "no update") for s in examples.rows
+        (s.source, s.device.name, s.precision, _measured_update(s)) for s in examples.rows
     )
     return [
         {"source": source, "gpu": gpu, "precision": precision, "optimizer": update, "rows": n}
         for (source, gpu, precision, update), n in sorted(counts.items())
     ]
+
+
+def _measured_update(row: StepRow) -> str:
+    if row.node is not None:
+        return "gradients of an operator"
+    return row.optimizer or "no update"
 
 
 def _card(examples: StepExamples, inference: CheckpointInfo) -> dict[str, Any]:

@@ -4,7 +4,8 @@
     pytorch_gpu_benchmark   six GPUs: torchvision at batch 12, no update, copy of the input included
     migperf                 A100-80GB and its slices: ResNet-50 and BERT-base
 
-Sets of our own teach, too: a step by the wall and the sum of its kernels, with SGD and momentum.
+Sets of our own teach, too: a step by the wall and the sum of its kernels, with SGD and momentum,
+and the gradients of single operators by the sum of theirs.
 
 What MIGPerf updated its parameters with is not recorded: SGD with momentum is taken for ResNet-50,
 AdamW for BERT, as its memory says. MISO includes its data loader, and nobody wrote down its models.
@@ -12,7 +13,7 @@ AdamW for BERT, as its memory says. MISO includes its data loader, and nobody wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ from dataset.join.graph_store import GraphStore
 from dataset.join.grouping import family_of
 from dataset.measured.sources import read
 from dippm.estimate.conditions import PRECISIONS, Attention, Conditions, Optimizer
+from dippm.measure.collected.kernels import read_kernels
+from dippm.measure.kernels import TracedKernel
 from dippm.model.graph.model_graph import ModelGraph
+from training.hybrid.rows.collected_kernels import Place, certain, rows_of_kernels
 from training.hybrid.rows.collected_rows import (
     CollectedSet,
     has_long_kernels,
@@ -137,6 +141,39 @@ def collected_step_rows(found: CollectedSet, graphs: GraphStore) -> list[StepRow
                 )
             )
     return steps
+
+
+def collected_operator_rows(
+    found: CollectedSet, graphs: GraphStore, *, place: Place = certain
+) -> list[StepRow]:
+    """Return the gradients of single operators amid the training steps of a set of our own.
+
+    The label of such a row is the sum of the kernels that computed the gradients of its operator:
+    the sum of a step does not tell which class of kernels took the time. They are a table of their
+    own, which has no offset in common with whole steps.
+
+    Args:
+        found: rows of training steps, see `read_collected`.
+        graphs: graphs of its models.
+        place: joins kernel tables with graphs.
+    """
+
+    def of_gradients(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[int | None]:
+        nodes = zip(kernels, place(kernels, graph), strict=True)
+        return [node if kernel.part == "backward" else None for kernel, node in nodes]
+
+    kin = kin_of(found, graphs)
+    points = [
+        StepRow.of(
+            row_of_collected(record, found.source, *kin[record["model"]]), COLLECTED_UPDATE, "fused"
+        )
+        for record in filter(has_own_kernels, found.records)
+    ]
+    tables = read_kernels(found.folder)
+    return [
+        replace(row, row_id=f"{row.row_id} gradients", table=f"{row.table} operators")
+        for row in rows_of_kernels(points, tables, graphs.__getitem__, place=of_gradients)
+    ]
 
 
 def known(step: StepRow, graph: ModelGraph, architecture: str) -> StepRow | None:

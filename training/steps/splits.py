@@ -107,8 +107,9 @@ def _fold(
     test: Indices,
     away: Iterable[str] = (),
 ) -> StepFold:
-    """Return a fold; architectures that are `away` do not train."""
+    """Return a fold; architectures that are `away` do not train, operators are no test."""
     tested, kept_out = set(test.tolist()), set(away)
+    test = np.array([i for i in test.tolist() if rows[i].node is None])
     train = [
         i for i, row in enumerate(rows) if i not in tested and row.architecture not in kept_out
     ]

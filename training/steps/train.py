@@ -42,7 +42,7 @@ from training.steps.memory import (
     step_memory_samples,
 )
 from training.steps.publish import publish
-from training.steps.rows import StepRow, collected_step_rows, step_rows
+from training.steps.rows import StepRow, collected_operator_rows, collected_step_rows, step_rows
 from training.steps.splits import FAMILIES, InferenceFold, step_folds
 
 
@@ -67,7 +67,11 @@ def main(
     store = GraphStore(graphs)
 
     def measured() -> tuple[list[StepRow], GraphLookup]:
-        ours = [step for found in sets for step in collected_step_rows(found, store)]
+        ours = [
+            step
+            for found in sets
+            for step in (*collected_step_rows(found, store), *collected_operator_rows(found, store))
+        ]
         return [*step_rows(data, store.__contains__), *ours], store.__getitem__
 
     examples = load_steps(work, measured, processes, sets=digest_of(sets))

@@ -365,6 +365,7 @@ class StepLawPart(TreeLawPart):
     step_depth: Annotated[int, Field(ge=1, le=64)]
     step_reach: LogError
     multipliers: Multipliers
+    forward_as_inference: bool = False
 
 
 class StepMemoryPart(MemoryPart):

@@ -4,7 +4,8 @@
 
 The first two are the law of inference as its boosted trees have it, so that a GPU of which only
 inferences were measured is known. The rest was learned from training steps: a number for each part
-of the step and class of kernels, and boosted trees that see each kernel with its part.
+of the step and class of kernels, and boosted trees that see each kernel with its part. Trees of a
+checkpoint with `forward_as_inference` say nothing of the forward pass, which inference taught.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ def step_features(
     return np.concatenate([features, columns], axis=1)
 
 
+def is_beyond_forward(part: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which kernels are of gradients or of the update, by their parts, shape (K,)."""
+    return np.isin(part, [PARTS.index(name) for name in MARKED])
+
+
 @dataclass(frozen=True, slots=True)
 class StepLaw:
     """The law of training steps.
@@ -63,6 +69,7 @@ class StepLaw:
         measured: training steps that it was fitted to.
         lowest, highest: range of log slow-downs of measured inferences by class, (classes,).
         effects: effects of GPUs.
+        forward_as_inference: whether `steps` speaks of gradients and the update alone.
     """
 
     trees: KernelTrees
@@ -72,6 +79,7 @@ class StepLaw:
     lowest: Floats
     highest: Floats
     effects: GpuEffects
+    forward_as_inference: bool
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> StepLaw:
@@ -93,6 +101,7 @@ class StepLaw:
             lowest=bounds[:, 0],
             highest=bounds[:, 1],
             effects=GpuEffects.from_law(law),
+            forward_as_inference=bool(law.get("forward_as_inference", False)),
         )
 
     def laboratory_log_sd(self, c: Conditions) -> float:
@@ -125,7 +134,10 @@ class StepLaw:
             unique, batch, place.view, place.conditions, launches
         )
         plain = base + added + self.multipliers[unique.part, unique.kind]
-        slow = plain + self.steps.log_slowdown(step_features(features, unique.part, base))
+        step = self.steps.log_slowdown(step_features(features, unique.part, base))
+        if self.forward_as_inference:
+            step = np.where(is_beyond_forward(unique.part), step, 0.0)
+        slow = plain + step
         roofline, serial = roofline_ms(unique, batch, place.view), serial_ms(unique, batch)
         count = np.bincount(kernels.inverse, kernels.graph.count, len(unique.kind))
         each = roofline * np.exp(slow) + serial

@@ -56,7 +56,9 @@ def known_law() -> dict[str, torch.Tensor]:
     return tensors
 
 
-def predictor(launch_ms: float = 0.0, **changed: Any) -> Hybrid:
+def predictor(
+    launch_ms: float = 0.0, *, forward_as_inference: bool = False, **changed: Any
+) -> Hybrid:
     config = {
         "conditions": {"phase": ["train"]},
         "law": {
@@ -70,6 +72,7 @@ def predictor(launch_ms: float = 0.0, **changed: Any) -> Hybrid:
             "range": {name: [-1.5, 5.0] for name in KERNEL_CLASSES},
             "tables": [],
             "usual": {},
+            "forward_as_inference": forward_as_inference,
         },
         "step": {"launch_share": 0.5},
         "host": {"launch_ms": launch_ms, "copy_bytes_per_ms": 1e7},
@@ -240,6 +243,26 @@ def test_a_step_takes_at_least_what_its_forward_pass_takes() -> None:
     assert answer.memory_parts is not None
     states_mb = usage.memory.optimizer_bytes / 2**20
     assert answer.memory_parts.reserved_mb == pytest.approx(forward + states_mb, rel=1e-6)
+
+
+def test_trees_of_steps_may_leave_the_forward_pass_to_inference(vit: ModelGraph) -> None:
+    """Every kernel takes e^(0.5 + part), and what the trees speak of e^0.1 times that."""
+
+    def times(*, forward_as_inference: bool) -> dict[str, float]:
+        asked = predictor(forward_as_inference=forward_as_inference).predict(
+            vit, step(checkpointing=True)
+        )
+        found: dict[str, float] = {}
+        for row in asked.operators:
+            found[row.part] = found.get(row.part, 0.0) + row.time_ms
+        return found
+
+    all_parts, gradients = (times(forward_as_inference=only) for only in (False, True))
+    ratio = {part: all_parts[part] / gradients[part] for part in all_parts if part != "host"}
+    assert ratio["forward"] == pytest.approx(math.exp(STEP), rel=1e-3)
+    assert ratio["recompute"] == pytest.approx(math.exp(STEP), rel=1e-3)
+    assert ratio["backward"] == pytest.approx(1.0, rel=1e-3)
+    assert ratio["optimizer"] == pytest.approx(1.0, rel=1e-3)
 
 
 def test_a_checkpoint_refuses_the_other_phase(vit: ModelGraph) -> None:

@@ -16,6 +16,7 @@ from dataset.join import raw_graphs
 from dataset.join.graph_store import GraphStore
 from dataset.join.splits import random_split
 from dippm.devices import find
+from dippm.estimate.features.kernel import PARTS
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.measure.collected.kernels import read_kernels
 from dippm.measure.kernels import kernel_ms
@@ -46,7 +47,7 @@ from training.hybrid.rows.collected_rows import (
 from training.hybrid.rows.examples import Examples, Row, build_examples
 from training.steps.examples import build_steps
 from training.steps.memory import collected_step_memory
-from training.steps.rows import collected_step_rows
+from training.steps.rows import collected_operator_rows, collected_step_rows
 from training.steps.splits import InferenceFold, step_folds
 
 CPU_SET = Path(__file__).parents[3] / "dataset" / "data" / "cpu"
@@ -202,6 +203,26 @@ def test_what_does_not_teach_is_counted_with_its_reason(found) -> None:
         "  left out: 1 rows: training step: for the predictor of training steps",
         "  left out: 1 rows: oom",
     ]
+
+
+def test_gradients_of_operators_amid_a_step_teach(found, graphs, store) -> None:
+    steps = read_collected(found.folder, graphs, phase="train")
+    (record,) = steps.records
+    rows = collected_operator_rows(steps, store, place=simulated.place)
+    assert rows
+    assert {row.point for row in rows} == {record["row_id"]}
+    assert {row.optimizer for row in rows} == {"sgd"}
+    kept, arrays = build_steps(rows, store.__getitem__)
+    assert kept
+    assert set(arrays["part"]) <= {PARTS.index(n) for n in ("backward_input", "backward_weight")}
+    assert not arrays["launches"].any()
+    for row in kept:
+        assert row.timer == "kernel"
+        assert row.latency_ms > simulated.GRADIENT_NS / 1e6
+        assert row.table.endswith(" operators")
+    anything = InferenceFold("a", found.folder, frozenset(), frozenset())
+    folds = step_folds(kept, found.folder, [anything])
+    assert all(not len(fold.test) for of_split in folds.values() for fold in of_split)
 
 
 def test_training_steps_of_a_set_teach_the_predictor_of_training_steps(

@@ -166,7 +166,12 @@ def _hashed(rows: KernelRows) -> NDArray[np.uint64]:
 
 
 def boosted(
-    rows: KernelRows, base: Floats, weight: Floats, settings: TreeSettings
+    rows: KernelRows,
+    base: Floats,
+    weight: Floats,
+    settings: TreeSettings,
+    *,
+    free: NDArray[np.bool_] | None = None,
 ) -> xgboost.Booster:
     """Return trees that add to the log slow-down of each kernel, with the loss on the rows.
 
@@ -175,15 +180,17 @@ def boosted(
         base: log slow-down without trees, shape (K,).
         weight: weights of the rows, shape (R,).
         settings: how to boost.
+        free: which kernels the trees change, shape (K,); None for all.
     """
     s = settings
+    is_free = 1.0 if free is None else free.astype(np.float64)
 
     def gradients(margin: NDArray[np.float32], _: xgboost.DMatrix) -> tuple[Floats, Floats]:
-        step = np.clip(margin.astype(np.float64), -s.reach, s.reach)
+        step = is_free * np.clip(margin.astype(np.float64), -s.reach, s.reach)
         predicted, share = rows.log_ms(rows.base_ms * np.exp(base + step))
         error = predicted - rows.label
         bend = 1 / np.sqrt(1 + (error / s.huber) ** 2)
-        weighed = share * weight[rows.row]
+        weighed = is_free * share * weight[rows.row]
         first = weighed * (error * bend)[rows.row] + s.prior * weighed * step
         second = weighed * (bend[rows.row] + s.prior) + 1e-8
         return GRADIENT_SCALE * first, GRADIENT_SCALE * second

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from dippm.model.graph.model_graph import ModelGraph, OpNode
 from training.hybrid.rows.collected_rows import LONG_KERNEL_MS
 from training.hybrid.rows.examples import Row
 
+AnyRow = TypeVar("AnyRow", bound=Row)
 Place = Callable[[Sequence[TracedKernel], ModelGraph], Sequence[int | None]]
 """Which operator of a graph each kernel is of; None for a kernel whose operator is not certain."""
 MOST_ROWS = 16_000
@@ -45,13 +47,13 @@ def certain(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[int | No
 
 
 def rows_of_kernels(
-    rows: Iterable[Row],
+    rows: Iterable[AnyRow],
     tables: Kernels,
     graph: Callable[[str], ModelGraph],
     *,
     place: Place = certain,
     most: int = MOST_ROWS,
-) -> list[Row]:
+) -> list[AnyRow]:
     """Return rows of single operators, a sample with every operator equally present.
 
     Args:
@@ -62,7 +64,7 @@ def rows_of_kernels(
         place: joins a table with a graph.
         most: rows.
     """
-    found: dict[str, list[Row]] = defaultdict(list)
+    found: dict[str, list[AnyRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.graph):
         kernels = tables.get(row.point, ())
         if kernels and row.mode == "eager" and row.timer == "wall" and row.is_model:
@@ -78,8 +80,8 @@ def rows_of_kernels(
 
 
 def _of_point(
-    row: Row, kernels: Sequence[TracedKernel], graph: ModelGraph, place: Place
-) -> Iterator[tuple[str, Row]]:
+    row: AnyRow, kernels: Sequence[TracedKernel], graph: ModelGraph, place: Place
+) -> Iterator[tuple[str, AnyRow]]:
     """Yield operator and row for each operator that differs from the others of the model.
 
     The same operator with the same shapes runs many times in a model: its label is their median.

@@ -33,7 +33,8 @@ while True:
 @pytest.fixture
 def worker():
     paths = os.pathsep.join(p for p in sys.path if p)
-    pipes = WorkerPipes([sys.executable, "-c", SERVER], {**os.environ, "PYTHONPATH": paths})
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipes = WorkerPipes([sys.executable, "-c", SERVER], {**buffered, "PYTHONPATH": paths})
     yield pipes
     pipes.kill()
 
@@ -65,6 +66,12 @@ def test_an_end_is_told_at_once_and_with_its_last_words(worker):
     assert worker.last_words() == "the last words"
     with pytest.raises(WorkerDiedError, match="exit code 7"):
         ask(worker, "pass")
+
+
+def test_a_printed_line_is_not_lost_with_its_worker(worker):
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        ask(worker, "print('printed, not flushed'); os.kill(os.getpid(), 9)")
+    assert worker.last_words() == "printed, not flushed"
 
 
 def test_a_child_that_keeps_the_pipes_does_not_hide_the_end(worker):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import selectors
 import signal
 import struct
 import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -261,7 +263,8 @@ HEADER = struct.Struct("<Q")
 def own_pipes() -> tuple[IO[bytes], IO[bytes]]:
     """Return a worker's requests and answers.
 
-    From here on stdin is empty, and printed text goes to stderr.
+    From here on stdin is empty, and printed text goes to stderr, line by line: what waited for the
+    end of the process would be lost with one that is killed.
     """
     # Libraries print to stdout, which would break the frames: duplicates carry the frames.
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
@@ -270,6 +273,8 @@ def own_pipes() -> tuple[IO[bytes], IO[bytes]]:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     return requests, answers
 
 

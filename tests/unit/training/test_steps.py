@@ -244,6 +244,30 @@ def test_what_inference_held_out_is_held_out_and_its_kin_do_not_train() -> None:
     assert by_gpu["A100"].inference == Path("shipped")
 
 
+def test_an_operator_is_held_out_with_the_architecture_of_its_model_alone() -> None:
+    base = replace(rows()[0], architecture="a0", family="even", device=find("RTX-3090"))
+    steps = [replace(base, row_id=f"s{n}", architecture=f"a{n}") for n in range(2)]
+    steps[1] = replace(steps[1], family="odd")
+    operators = [
+        replace(step, row_id=f"{step.row_id} {op}", family=f"operator {op}", node=n)
+        for step in steps
+        for n, op in enumerate(("dense", "gelu", "layer_norm"))
+    ]
+    every = [*steps, *operators]
+    inference = [
+        InferenceFold(family, Path(family), frozenset({family}), frozenset({arch}))
+        for family, arch in (("even", "a0"), ("odd", "a1"))
+    ]
+    folds = step_folds(every, Path("shipped"), inference)
+    for fold, tested, other in zip(folds["S2-10"], (0, 1), (1, 0), strict=True):
+        assert fold.test.tolist() == [tested]
+        assert {every[i].architecture for i in fold.train} == {f"a{other}"}
+        assert len(fold.train) == 4
+    (by_gpu,) = folds["S3a"]
+    assert by_gpu.test.tolist() == [0, 1]
+    assert not len(by_gpu.train)
+
+
 def test_a_step_is_asked_as_its_user_would(examples: StepExamples) -> None:
     updated = next(step for step in examples.rows if step.optimizer)
     asked = updated.conditions

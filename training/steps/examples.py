@@ -25,18 +25,17 @@ from dippm.estimate.features.kernel_features import (
     roofline_ms,
     serial_ms,
 )
-from dippm.estimate.features.kernel_table import SETTINGS, KernelGraph, KernelTable
+from dippm.estimate.features.kernel_table import KernelGraph, KernelTable
 from dippm.estimate.models.gpu_effects import arithmetic_share, effect_column
-from dippm.estimate.models.phases import BACKWARD
+from dippm.estimate.models.phases import BACKWARD, step_launches
 from dippm.model.graph.model_graph import ModelGraph
 from training.forked import map_forked
 from training.hybrid.rows.example_cache import VERSION
 from training.steps.rows import StepRow, known
 
-FOLDER = f"steps-{VERSION}-gradients"
+FOLDER = f"steps-{VERSION}-layers"
 CHUNK = 60
-_LAUNCHES = SETTINGS.index("launches")
-_FORWARD, _UPDATE = PARTS.index("forward"), PARTS.index("optimizer")
+_UPDATE = PARTS.index("optimizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class StepExamples:
         log_roofline: roofline time in log ms, shape (K,).
         count: how many kernels it stands for, shape (K,).
         start: kernels of row r are start[r] to start[r + 1], shape (R + 1,).
-        launches: launches of the forward pass, and of the rest, shape (R, 2); none for a sum of
+        launches: what occupies the host, see `step_launches`, shape (R, 3); nothing for a sum of
             kernels, which knows no host.
         input_bytes, serial_ms: shape (R,).
     """
@@ -130,7 +129,7 @@ def build_steps(
     Left out is a row whose graph runs nothing by our account, fixes another batch, or is by now of
     another model.
     """
-    tables: dict[tuple[object, ...], KernelGraph] = {}
+    tables: dict[tuple[object, ...], tuple[KernelGraph, NDArray[np.float64]]] = {}
     current, architecture = "", ""
     kept: list[StepRow] = []
     found: list[dict[str, NDArray[Any]]] = []
@@ -147,11 +146,11 @@ def build_steps(
             if step.node is not None:
                 gradients = np.isin(table.part, BACKWARD) & (table.node == step.node)
                 table = table.only(np.flatnonzero(gradients))
-            tables[key] = KernelGraph.of(table, 0)
-        kernels = tables[key]
+            tables[key] = KernelGraph.of(table, 0), step_launches(table)
+        kernels, launches = tables[key]
         if len(kernels.count) and kernels.table.batch in (None, step.batch):
             kept.append(now)
-            found.append(_arrays(kernels, step))
+            found.append(_arrays(kernels, launches, step))
     sizes = [len(arrays["count"]) for arrays in found]
     joined = {name: np.concatenate([a[name] for a in found]) for name in found[0]} if found else {}
     return kept, {**joined, "start": np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)}
@@ -185,11 +184,11 @@ def load_steps(
     return _joined([_read(path) for path in sorted(folder.glob("*.npz"))])
 
 
-def _arrays(kernels: KernelGraph, row: StepRow) -> dict[str, NDArray[Any]]:
+def _arrays(
+    kernels: KernelGraph, launches: NDArray[np.float64], row: StepRow
+) -> dict[str, NDArray[Any]]:
     table, view = kernels.table, DeviceView.of(row.device, row.mig)
     count = kernels.count.astype(np.float64)
-    launches = table.settings[:, _LAUNCHES] * count * (row.timer != "kernel")
-    forward = table.part == _FORWARD
     return {
         "features": kernel_features(table, row.batch, view, channels_last=row.channels_last),
         "part": table.part,
@@ -197,7 +196,7 @@ def _arrays(kernels: KernelGraph, row: StepRow) -> dict[str, NDArray[Any]]:
         "share": arithmetic_share(table, row.batch, view),
         "log_roofline": np.log(roofline_ms(table, row.batch, view)),
         "count": count,
-        "launches": np.array([[launches[forward].sum(), launches[~forward].sum()]]),
+        "launches": launches[None] * (row.timer != "kernel"),
         "input_bytes": np.array([table.input_bytes[0] * row.batch + table.input_bytes[1]]),
         "serial_ms": np.array([float(serial_ms(table, row.batch) @ count)]),
     }

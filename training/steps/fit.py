@@ -3,10 +3,11 @@
     log slow-down = inference + part and class + boosted trees
 
 A number for each part of the step and class of kernels, two for each table of measurements (of its
-time, and of its machine's launches) and one for what launching a kernel takes when no line of
-Python does it are found by Gauss-Newton; the trees then see every kernel of gradients and of the
-update, with the loss on the sum of a row. Of the forward pass they say nothing: inference taught
-it, and a sum of both does not tell which of the two was slow. An answer has nothing of a table.
+time, and of its machine's launches) and three for what occupies the host (`step_launches`) are
+found by Gauss-Newton; the trees then see every kernel of gradients and of the update, with the loss
+on the sum of a row. Of the forward pass they say nothing: inference taught it, and a sum of both
+does not tell which of the two was slow. An answer has nothing of a table: where all of them wait
+longer for their hosts, steps are taken to occupy a host longer, not every machine to be slow.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ Indices = NDArray[np.int64]
 ROUNDS = 20
 FITTED = ("forward", "backward_input", "backward_weight", "optimizer")
 """Parts that were measured; what checkpointing runs again runs as it did forward."""
+HOST = 3
+"""Terms of what occupies the host, see `step_launches`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class StepSettings:
         forward_pull: ridge, over the number of rows, of the forward pass, which inference taught:
             sums of steps alone do not tell it from its gradients.
         class_pull, part_pull, launch_pull, table_pull: pulls of the other terms.
-        machine_pull: pull of the launch time of each table's machine.
+        machine_pull: pull of the launch time of each table's machine, stronger than that of what
+            all steps have in common.
     """
 
     trees: TreeSettings = field(
@@ -54,9 +58,9 @@ class StepSettings:
     forward_pull: float = 0.3
     class_pull: float = 1e-3
     part_pull: float = 1e-4
-    launch_pull: float = 1e-3
+    launch_pull: float = 1e-5
     table_pull: float = 1e-2
-    machine_pull: float = 1e-4
+    machine_pull: float = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,13 @@ class Multipliers:
 
     Attributes:
         log_slowdown: log slow-down by part and class, shape (parts of FITTED, classes).
-        log_launch: log ratio of a launch outside the forward pass to one inside.
+        log_launch: log host time of `step_launches`, in launches of inference, shape (3,).
         offsets: offset of the log latency by table.
         machines: offset of the log launch time by table.
     """
 
     log_slowdown: Floats
-    log_launch: float
+    log_launch: Floats
     offsets: Mapping[str, float]
     machines: Mapping[str, float]
 
@@ -130,7 +134,7 @@ def kernel_rows(
     row_of = examples.row_of
     kernels = np.flatnonzero(is_chosen[row_of])
     tables = [examples.rows[i].table for i in chosen]
-    launch = np.array([1.0, float(np.exp(found.log_launch)) if found else 1.0])
+    launch = np.exp(found.log_launch if found else np.zeros(HOST))
     offsets = found.offsets if found else {}
     machines = found.machines if found else {}
     launch_ms = started.launch_ms[chosen] * np.exp([machines.get(name, 0.0) for name in tables])
@@ -196,39 +200,38 @@ def fit_multipliers(
     sums = sums.reshape(count, size)
     table = np.array([tables.index(examples.rows[i].table) for i in train])
     of_table = np.eye(len(tables))[table]
-    outside = examples.launches[train, 1] * started.launch_ms[train]
-    inside = rows.host_ms - outside
+    launching_ms = examples.launches[train] * started.launch_ms[train, None]
     pull = np.concatenate(
         [
             [settings.forward_pull, *[settings.part_pull] * (parts - 1)],
             np.full(N_KINDS, settings.forward_pull),
             np.full(size - N_KINDS, settings.class_pull),
-            [settings.launch_pull],
+            [settings.launch_pull] * HOST,
             np.full(len(tables), settings.table_pull),
             np.full(len(tables), settings.machine_pull),
         ]
     )
     p = np.zeros(len(pull))
-    offsets = slice(parts + size + 1, parts + size + 1 + len(tables))
+    launch = slice(parts + size, parts + size + HOST)
+    offsets = slice(launch.stop, launch.stop + len(tables))
     machines = slice(offsets.stop, offsets.stop + len(tables))
     for _ in range(ROUNDS):
         log_slow = np.repeat(p[:parts], N_KINDS) + p[parts : parts + size]
         times = sums * np.exp(log_slow)
         device = times.sum(axis=1) + rows.serial_ms
-        machine = np.exp(p[machines][table])
-        later = outside * np.exp(p[parts + size]) * machine
-        host = inside * machine + later
+        each = launching_ms * np.exp(p[launch]) * np.exp(p[machines][table])[:, None]
+        host = each.sum(axis=1)
         power = (host / device) ** 8
         wall = device * (1 + power) ** (1 / 8)
         total = wall + rows.copy_ms
         shares = times * (wall / total / (1 + power) / device)[:, None]
         of_host = wall / total * power / (1 + power)
-        of_later = of_host * later / np.maximum(host, 1e-12)
+        of_launches = of_host[:, None] * each / np.maximum(host, 1e-12)[:, None]
         slopes = np.column_stack(
             [
                 shares.reshape(count, parts, N_KINDS).sum(axis=2),
                 shares,
-                of_later,
+                of_launches,
                 of_table,
                 of_host[:, None] * of_table,
             ]
@@ -242,7 +245,7 @@ def fit_multipliers(
     slow = np.repeat(p[:parts], N_KINDS) + p[parts : parts + size]
     return Multipliers(
         slow.reshape(parts, N_KINDS),
-        float(p[parts + size]),
+        p[launch].copy(),
         dict(zip(tables, p[offsets].tolist(), strict=True)),
         dict(zip(tables, p[machines].tolist(), strict=True)),
     )

@@ -65,7 +65,7 @@ def step_configuration(
             "forward_as_inference": True,
             "multipliers": _by_part(found),
         },
-        "step": {"launch_share": float(np.exp(found.log_launch))},
+        "step": {"launches": _launches(found)},
         "host": inference["host"],
         "memory": memory_part(memory),
         "power": inference["power"],
@@ -96,6 +96,11 @@ def step_tensors(
     shares = by_class / np.maximum(by_class.sum(axis=1, keepdims=True), 1e-12)
     arrays[TENSOR] = thinned(shares)
     return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+
+
+def _launches(found: Multipliers) -> dict[str, float]:
+    forward, later, layer = np.exp(found.log_launch).round(4).tolist()
+    return {"forward": forward, "later": later, "layer": layer}
 
 
 def _by_part(found: Multipliers) -> dict[str, dict[str, float]]:

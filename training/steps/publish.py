@@ -133,10 +133,10 @@ def _card(examples: StepExamples, inference: CheckpointInfo) -> dict[str, Any]:
             f"The software was PyTorch 1.x{' and 2.x' if ours else ''}, eager. Compiled training "
             "steps are refused.",
             "No table says how long Adam or AdamW take: their passes over memory are counted, and "
-            "run as those of SGD do. MIGPerf did not record its optimiser: AdamW is taken for "
-            "BERT, SGD for ResNet-50.",
+            "run as those of SGD do; the host takes as long for each layer. MIGPerf did not record "
+            "its optimiser: AdamW is taken for BERT, SGD for ResNet-50.",
             "Checkpointing was never measured. Every numbered block runs forward once more, as "
-            "fast as the first time.",
+            "fast as the first time, and is launched as an inference is.",
             "The loss is the cross-entropy of class scores: a result with two axes, or with three "
             "if a product with weights made it (the head of a language model). Of other results it "
             "is the sum where time is counted, and the mean square where memory is. No gradient is "

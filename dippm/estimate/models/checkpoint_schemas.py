@@ -374,8 +374,25 @@ class StepMemoryPart(MemoryPart):
     spread: Annotated[float, Field(ge=1, le=10)]
 
 
+LaunchWeight = Annotated[float, Field(gt=0, le=100)]
+
+
+class LaunchWeights(ClosedSchema):
+    """Host time of the parts of a training step, in launches of inference."""
+
+    forward: LaunchWeight
+    later: LaunchWeight
+    layer: LaunchWeight
+
+
 class StepPart(ClosedSchema):
     """What was measured of training steps."""
+
+    launches: LaunchWeights
+
+
+class EarlierStepPart(ClosedSchema):
+    """`StepPart` of a checkpoint before hybrid-gpu-train 0.11.0."""
 
     launch_share: Annotated[float, Field(gt=0, le=10)]
 
@@ -396,4 +413,4 @@ class StepSchema(Schema):
     power: PowerPart
     intervals: HybridIntervals
     seen: HybridSeen
-    step: StepPart
+    step: StepPart | EarlierStepPart

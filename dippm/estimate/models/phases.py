@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import Conditions, Phase, same_arithmetic
@@ -32,8 +33,8 @@ from dippm.estimate.models.training_memory import (
 from dippm.model.graph.model_graph import ModelGraph
 
 _LAUNCHES = SETTINGS.index("launches")
-_FROM_PYTHON = [PARTS.index("forward"), PARTS.index("recompute")]
-"""Parts whose kernels Python launches one by one."""
+_FORWARD, _AGAIN = PARTS.index("forward"), PARTS.index("recompute")
+_OF_WEIGHTS = PARTS.index("backward_weight")
 
 AUTOGRAD_TIME = (
     "latency and energy are those of a pass under torch.no_grad: autograd adds time of the host"
@@ -164,6 +165,32 @@ BACKWARD = tuple(i for i, part in enumerate(PARTS) if part.startswith("backward"
 """Indices in `PARTS` of the parts of a step that compute gradients."""
 
 
+def launch_weights(step: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return the host time of `step_launches`, in launches of inference, shape (3,).
+
+    Args:
+        step: part "step" of a configuration. One that has "launch_share" was written when a step
+            cost the host no more than its launches, those outside of the forward pass a share.
+    """
+    if "launch_share" in step:
+        return np.array([1.0, step["launch_share"], 0.0])
+    return np.array([step["launches"][name] for name in ("forward", "later", "layer")])
+
+
+def step_launches(table: KernelTable) -> NDArray[np.float64]:
+    """Return what occupies the host in a training step, shape (3,).
+
+    Returns:
+        Launches of the forward pass, launches of the rest without what is run again, and layers
+        whose weights have gradients.
+    """
+    part, counts = table.part, table.settings[:, _LAUNCHES]
+    forward = counts[part == _FORWARD].sum()
+    later = counts[(part != _FORWARD) & (part != _AGAIN)].sum()
+    layers = len(np.unique(table.node[part == _OF_WEIGHTS]))
+    return np.array([forward, later, layers], dtype=np.float64)
+
+
 class TrainingSteps:
     """Training steps: forward pass, backward pass and update."""
 
@@ -174,7 +201,7 @@ class TrainingSteps:
         self.memory: Memory = StepMemoryModel(
             MemoryModel.from_config(memory), memory["spread"], memory["log_error"]
         )
-        self._launch_share = float(config["step"]["launch_share"])
+        self._launch_weights = launch_weights(config["step"])
         self._measured: Mapping[str, Sequence[str]] = config["seen"]["devices"]
 
     def law(self, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Law:
@@ -210,15 +237,16 @@ class TrainingSteps:
         return table, LawKernels.of(KernelGraph.of(table, 0))
 
     def launches(self, table: KernelTable) -> float:
-        """Return the launches, with those that C++ makes weighted by their share of host time.
+        """Return the host time of a step, in launches of inference.
 
-        Python launches the forward pass and recomputed blocks; the autograd engine and the
-        optimizer launch the rest, in less time.
+        Autograd records each launch of the forward pass and walks back along it; each layer with
+        weights has gradients to store and to clear, and an update. What is run again is launched as
+        an inference is.
         """
-        counts = table.settings[:, _LAUNCHES]
-        inside = float(counts[np.isin(table.part, _FROM_PYTHON)].sum())
-        outside = self._launch_share * (float(counts.sum()) - inside)
-        return inside + outside + table.host_launches - table.launches
+        counts = step_launches(table)
+        again = table.launches - counts[:2].sum()
+        inner = table.host_launches - table.launches
+        return float(self._launch_weights @ counts + again + inner)
 
     def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
         """Return the footprint of a step."""

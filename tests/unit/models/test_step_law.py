@@ -74,7 +74,7 @@ def predictor(
             "usual": {},
             "forward_as_inference": forward_as_inference,
         },
-        "step": {"launch_share": 0.5},
+        "step": {"launches": {"forward": 2.0, "later": 0.5, "layer": 3.0}},
         "host": {"launch_ms": launch_ms, "copy_bytes_per_ms": 1e7},
         "memory": {
             "context_mb": 500.0,
@@ -144,14 +144,35 @@ def test_a_step_is_the_sum_of_rooflines_slowed_by_part(vit: ModelGraph) -> None:
     assert by_part["backward"] > by_part["forward"] > by_part["optimizer"]
 
 
-def test_launches_outside_python_count_by_what_they_take(vit: ModelGraph) -> None:
+@pytest.mark.parametrize(
+    ("part", "weights"),
+    [
+        ({"launches": {"forward": 2.0, "later": 0.5, "layer": 3.0}}, (2.0, 0.5, 3.0)),
+        ({"launch_share": 0.7}, (1.0, 0.7, 0.0)),
+    ],
+)
+def test_the_host_takes_time_for_launches_and_for_layers_with_weights(
+    vit: ModelGraph, part: dict[str, Any], weights: tuple[float, float, float]
+) -> None:
     table = KernelTable.of_training(vit, "amp", "sgd")
     forward = table.part == PARTS.index("forward")
     launches = table.settings[:, 5]
-    expected = launches[forward].sum() + 0.5 * launches[~forward].sum()
-    answer = predictor(launch_ms=1.0).predict(vit, step(1))
+    layers = set(table.node[table.part == PARTS.index("backward_weight")].tolist())
+    assert 50 < len(layers) < launches[forward].sum()
+    expected = np.dot(weights, [launches[forward].sum(), launches[~forward].sum(), len(layers)])
+    answer = predictor(launch_ms=1.0, step=part).predict(vit, step(1))
     assert answer.values["latency_ms"].value == pytest.approx(expected, rel=1e-3)
     assert answer.operators[-1].op == "host"
+
+
+def test_what_is_run_again_is_launched_as_an_inference(vit: ModelGraph) -> None:
+    plain, again = (
+        predictor(launch_ms=1.0).predict(vit, step(1, checkpointing=c)).values["latency_ms"].value
+        for c in (False, True)
+    )
+    table = KernelTable.of_training(vit, "amp", "sgd", checkpointing=True)
+    recomputed = table.settings[table.part == PARTS.index("recompute"), 5].sum()
+    assert again - plain == pytest.approx(recomputed, rel=1e-3)
 
 
 def test_what_is_run_again_runs_as_it_did_forward(vit: ModelGraph) -> None:
@@ -316,6 +337,8 @@ def test_a_model_without_blocks_has_nothing_to_run_again(vit: ModelGraph) -> Non
     [
         {"step": {}},
         {"step": {"launch_share": 0.0}},
+        {"step": {"launches": {"forward": 1.0, "later": 1.0}}},
+        {"step": {"launches": {"forward": 1.0, "later": 1.0, "layer": -1.0}}},
         {"memory": {"context_mb": 1.0}},
         {"law": {}},
     ],

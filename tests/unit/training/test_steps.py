@@ -101,7 +101,7 @@ def examples() -> StepExamples:
 def truth() -> Multipliers:
     slow = np.tile(np.array([[0.1], [0.4], [0.6], [-0.1]]), (1, N_KINDS))
     slow[1, ::2] += 0.2
-    return Multipliers(slow, float(np.log(0.6)), {"made_up A100-40GB eager": 0.08}, {})
+    return Multipliers(slow, np.log([2.0, 0.6, 3.0]), {"made_up A100-40GB eager": 0.08}, {})
 
 
 def started_of(examples: StepExamples) -> Started:
@@ -133,6 +133,9 @@ def test_a_step_without_an_update_has_no_kernels_of_one(examples: StepExamples) 
     )
     assert all((n > 0) == bool(s.optimizer) for n, s in zip(of_update, examples.rows, strict=True))
     assert (examples.launches > 0).all()
+    nodes = [graph_of(step.graph).nodes for step in examples.rows]
+    with_weights = [sum(n.op in ("dense", "layer_norm") for n in of_one) for of_one in nodes]
+    assert examples.launches[:, 2].tolist() == with_weights
     assert all(step.architecture for step in examples.rows)
 
 

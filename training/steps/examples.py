@@ -33,7 +33,9 @@ from training.forked import map_forked
 from training.hybrid.rows.example_cache import VERSION
 from training.steps.rows import StepRow, known
 
-FOLDER = f"steps-{VERSION}-layers"
+STEPS_VERSION = 3
+"""Raised where arrays or kernels of steps change and those of inference do not."""
+FOLDER = f"steps-{VERSION}-{STEPS_VERSION}"
 CHUNK = 60
 _UPDATE = PARTS.index("optimizer")
 

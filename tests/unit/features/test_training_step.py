@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dataset.measured.nodes import GraphBuilder
-from dippm.estimate.conditions import Optimizer
+from dippm.estimate.conditions import Optimizer, Precision
 from dippm.estimate.features.kernel import PARTS, Kernel
 from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
 from dippm.estimate.features.kernels import KERNEL_VERSION, launched, sequence_of, training_step
@@ -125,6 +125,33 @@ def test_the_weights_of_experts_get_a_gradient_each_from_its_rows() -> None:
     assert [k.part for k in groups] == ["backward_input", "backward_weight"]
     assert [k.flops for k in groups] == [2 * 16 * rows * width * out] * 2
     assert groups[1].write_bytes == 4 * experts * out * width
+
+
+@pytest.mark.parametrize(
+    ("precision", "channels_last", "walks"),
+    [
+        *((name, False, True) for name in ("bf16", "fp16", "amp-bf16")),
+        *((name, False, False) for name in ("amp", "fp32", "tf32")),
+        ("bf16", True, False),
+    ],
+)
+def test_pytorchs_own_batch_norm_walks_each_channel(
+    precision: Precision, channels_last: bool, walks: bool
+) -> None:
+    b = GraphBuilder(batch=840)
+    shape = (840, 16, 112, 112)
+    conv = {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1),
+            "groups": 1, "in_channels": 16, "out_channels": 16}  # fmt: skip
+    image = b.input(shape)
+    b.add("conv2d", [image], shape, attributes=conv, weights=2304, absorbed=("batch_norm",))
+    sequence = sequence_of(b.graph(batch_is_symbolic=True)).at_batch(128)
+    kernels = training_step(sequence, precision, channels_last=channels_last).kernels
+    norms = [k for k in kernels if k.kind == "batch_norm"]
+    loads = 128 * 25 if walks else 0
+    assert [(k.part, k.launches, k.serial) for k in norms] == [
+        ("forward", 3 if walks else 1, pytest.approx(1.3 * loads)),
+        ("backward_input", 1, pytest.approx(2.9 * loads)),
+    ]
 
 
 def test_products_without_a_rule_are_repeated_for_each_argument() -> None:

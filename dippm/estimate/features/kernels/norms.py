@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from dippm.estimate.features.kernel import Kernel
-from dippm.estimate.features.kernels.run import HALF_WIDTH, Run
+from dippm.estimate.features.kernels.run import HALF_WIDTH, Run, images_last
 from dippm.estimate.features.kernels.streaming import made_ready, pass_over_memory
 from dippm.model.graph.calls import OperatorCall
 
@@ -13,6 +13,24 @@ STATISTIC = 4
 """Bytes of a mean or of a deviation; they are float32 whatever the images are."""
 SUM_FLOPS, SCALE_FLOPS = 4, 2
 """Operations for each element of its share in mean and deviation, and of what they do to it."""
+BLOCK = 512
+"""Threads of a block of PyTorch's own batch norm, which has one block for each channel
+(aten/src/ATen/native/cuda/Normalization.cuh)."""
+
+
+def channel_walk(run: Run, position: int) -> float:
+    """Return how often each thread loads, one load after another, in a batch norm of training.
+
+    cuDNN has a parallel kernel for float32 weights, of float16 or float32 images. In other types
+    PyTorch's own walks each channel in one block, unless the images are channels last.
+    """
+    narrow = run.state(position).width == HALF_WIDTH
+    if not narrow or run.precision == "amp" or images_last(run, position):
+        return 0.0
+    samples, _, *image = run.tensor(position).shape
+    pixels = prod(image)
+    row = next((n for n in (32, 64, 128, 256) if n >= pixels), BLOCK)
+    return samples * row / BLOCK * -(-pixels // row)
 
 
 def group_norm(run: Run, call: OperatorCall) -> None:

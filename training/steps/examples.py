@@ -33,7 +33,7 @@ from training.forked import map_forked
 from training.hybrid.rows.example_cache import VERSION
 from training.steps.rows import StepRow, known
 
-STEPS_VERSION = 3
+STEPS_VERSION = 4
 """Raised where arrays or kernels of steps change and those of inference do not."""
 FOLDER = f"steps-{VERSION}-{STEPS_VERSION}"
 CHUNK = 60

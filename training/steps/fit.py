@@ -58,7 +58,7 @@ class StepSettings:
     forward_pull: float = 0.3
     class_pull: float = 1e-3
     part_pull: float = 1e-4
-    launch_pull: float = 1e-5
+    launch_pull: float = 3e-5
     table_pull: float = 1e-2
     machine_pull: float = 1e-3
 

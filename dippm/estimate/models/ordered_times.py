@@ -215,7 +215,7 @@ class OrderedTimes:
         if known is not None:
             return known
         lone, bounds = self._lone[self._arithmetic(c)], self._bounds[point]
-        times = self._no_slower(lone.kernel_ms, bounds)
+        times = self._no_slower(lone.kernel_ms, lone.serial_ms, bounds)
         for larger in bounds.larger:
             times = np.maximum(times, self._ordered_at(larger).kernel_ms)
         for smaller in bounds.smaller:
@@ -224,13 +224,17 @@ class OrderedTimes:
             if is_same_chip(c.device, larger.device):
                 times = np.maximum(times, self._ordered_at(larger).kernel_ms)
         # lower bounds by kernel may have raised the sum above that of another format
-        self._ordered[point] = found = _of(lone, self._no_slower(times, bounds))
+        self._ordered[point] = found = _of(lone, self._no_slower(times, lone.serial_ms, bounds))
         return found
 
-    def _no_slower(self, times: Floats, bounds: Bounds) -> Floats:
-        """Return times scaled so that their sum exceeds that of no slower format."""
+    def _no_slower(self, times: Floats, serial_ms: float, bounds: Bounds) -> Floats:
+        """Return times scaled so that their sum exceeds that of no slower format.
+
+        A faster format may have kernels of more serial steps: batch norms of training in bfloat16.
+        """
         for slower in bounds.slower:
-            most_ms = self._ordered_at(slower).device_ms
+            other = self._ordered_at(slower)
+            most_ms = other.device_ms - other.serial_ms + serial_ms
             times = times * min(1.0, most_ms / max(float(times.sum()), 1e-12))
         return times
 

@@ -150,4 +150,5 @@ class StepLaw:
             spread=abs(float(np.log(device_ms / without))) / 2,
             extrapolated=float((each * cut) @ count) / device_ms,
             novelty=self.measured.novelty(shares_of(unique.kind, roofline * count)),
+            serial_ms=float(serial @ count),
         )

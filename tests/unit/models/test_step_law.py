@@ -17,7 +17,7 @@ from dippm.errors import CheckpointError, ConditionsError
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel import PARTS
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
+from dippm.estimate.features.kernel_features import DeviceView, roofline_ms, serial_ms
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.footprint import MemoryFootprint
 from dippm.estimate.models.hybrid import Hybrid
@@ -163,6 +163,28 @@ def test_the_host_takes_time_for_launches_and_for_layers_with_weights(
     answer = predictor(launch_ms=1.0, step=part).predict(vit, step(1))
     assert answer.values["latency_ms"].value == pytest.approx(expected, rel=1e-3)
     assert answer.operators[-1].op == "host"
+
+
+def test_batch_norms_that_walk_channels_make_a_faster_format_slower() -> None:
+    b = GraphBuilder(batch=840)
+    shape = (840, 16, 112, 112)
+    conv = {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1),
+            "groups": 1, "in_channels": 16, "out_channels": 16}  # fmt: skip
+    image = b.input(shape)
+    b.add("conv2d", [image], shape, attributes=conv, weights=2304, absorbed=("batch_norm",))
+    graph = b.graph(batch_is_symbolic=True)
+    walk_ms = float(serial_ms(KernelTable.of_training(graph, "bf16"), 128).sum())
+    times = {
+        (precision, last): predictor()
+        .predict(graph, step(128, precision=precision, channels_last=last))
+        .values["latency_ms"]
+        .value
+        for precision in ("bf16", "tf32")
+        for last in (False, True)
+    }
+    assert walk_ms > 3.0 > times["tf32", False]
+    assert walk_ms < times["bf16", False] <= times["tf32", False] + walk_ms
+    assert times["bf16", True] <= times["tf32", True]
 
 
 def test_what_is_run_again_is_launched_as_an_inference(vit: ModelGraph) -> None:

@@ -131,25 +131,28 @@ def build_steps(
     Left out is a row whose graph runs nothing by our account, fixes another batch, or is by now of
     another model.
     """
-    tables: dict[tuple[object, ...], tuple[KernelGraph, NDArray[np.float64]]] = {}
+    tables: dict[tuple[object, ...], KernelTable] = {}  # of whole steps, once for all operators
+    graphs: dict[tuple[object, ...], tuple[KernelGraph, NDArray[np.float64]]] = {}
     current, architecture = "", ""
     kept: list[StepRow] = []
     found: list[dict[str, NDArray[Any]]] = []
     for step in rows:
         if step.graph != current:
-            current, tables = step.graph, {}
+            current, tables, graphs = step.graph, {}, {}
             architecture = architecture_id(graph(current))
         now = known(step, graph(current), architecture)
         if now is None:
             continue
-        key = (step.precision, step.channels_last, step.optimizer, step.attention, step.node)
-        if key not in tables:
-            table = step_table(graph(current), step)
+        key = (step.precision, step.channels_last, step.optimizer, step.attention)
+        if (*key, step.node) not in graphs:
+            if key not in tables:
+                tables[key] = step_table(graph(current), step)
+            table = tables[key]
             if step.node is not None:
                 gradients = np.isin(table.part, BACKWARD) & (table.node == step.node)
                 table = table.only(np.flatnonzero(gradients))
-            tables[key] = KernelGraph.of(table, 0), step_launches(table)
-        kernels, launches = tables[key]
+            graphs[*key, step.node] = KernelGraph.of(table, 0), step_launches(table)
+        kernels, launches = graphs[*key, step.node]
         if len(kernels.count) and kernels.table.batch in (None, step.batch):
             kept.append(now)
             found.append(_arrays(kernels, launches, step))

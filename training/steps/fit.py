@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dippm.estimate.features.kernel import PARTS
 from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.phases import HOST_TERMS
 from dippm.estimate.models.step_law import is_beyond_forward, step_features
 from training.hybrid.fit.trees import KernelRows, TreeSettings, boosted
 from training.steps.base import Base
@@ -32,8 +33,6 @@ Indices = NDArray[np.int64]
 ROUNDS = 20
 FITTED = ("forward", "backward_input", "backward_weight", "optimizer")
 """Parts that were measured; what checkpointing runs again runs as it did forward."""
-HOST = 3
-"""Terms of what occupies the host, see `step_launches`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class Multipliers:
 
     Attributes:
         log_slowdown: log slow-down by part and class, shape (parts of FITTED, classes).
-        log_launch: log host time of `step_launches`, in launches of inference, shape (3,).
+        log_launch: log host time of HOST_TERMS, in launches of inference, shape (3,).
         offsets: offset of the log latency by table.
         machines: offset of the log launch time by table.
     """
@@ -134,7 +133,7 @@ def kernel_rows(
     row_of = examples.row_of
     kernels = np.flatnonzero(is_chosen[row_of])
     tables = [examples.rows[i].table for i in chosen]
-    launch = np.exp(found.log_launch if found else np.zeros(HOST))
+    launch = np.exp(found.log_launch if found else np.zeros(len(HOST_TERMS)))
     offsets = found.offsets if found else {}
     machines = found.machines if found else {}
     launch_ms = started.launch_ms[chosen] * np.exp([machines.get(name, 0.0) for name in tables])
@@ -206,13 +205,13 @@ def fit_multipliers(
             [settings.forward_pull, *[settings.part_pull] * (parts - 1)],
             np.full(N_KINDS, settings.forward_pull),
             np.full(size - N_KINDS, settings.class_pull),
-            [settings.launch_pull] * HOST,
+            [settings.launch_pull] * len(HOST_TERMS),
             np.full(len(tables), settings.table_pull),
             np.full(len(tables), settings.machine_pull),
         ]
     )
     p = np.zeros(len(pull))
-    launch = slice(parts + size, parts + size + HOST)
+    launch = slice(parts + size, parts + size + len(HOST_TERMS))
     offsets = slice(launch.stop, launch.stop + len(tables))
     machines = slice(offsets.stop, offsets.stop + len(tables))
     for _ in range(ROUNDS):

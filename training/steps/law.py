@@ -18,6 +18,7 @@ from dippm.estimate.features.kernel_features import N_KINDS
 from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.intervals import IntervalLaw
 from dippm.estimate.models.novelty import TENSOR
+from dippm.estimate.models.phases import HOST_TERMS
 from dippm.estimate.models.training_memory import StepMemoryModel
 from dippm.estimate.pretrained.store import WEIGHTS
 from dippm.model.graph.model_graph import GRAPH_VERSION
@@ -65,7 +66,11 @@ def step_configuration(
             "forward_as_inference": True,
             "multipliers": _by_part(found),
         },
-        "step": {"launches": _launches(found)},
+        "step": {
+            "launches": dict(
+                zip(HOST_TERMS, np.exp(found.log_launch).round(4).tolist(), strict=True)
+            )
+        },
         "host": inference["host"],
         "memory": memory_part(memory),
         "power": inference["power"],
@@ -96,11 +101,6 @@ def step_tensors(
     shares = by_class / np.maximum(by_class.sum(axis=1, keepdims=True), 1e-12)
     arrays[TENSOR] = thinned(shares)
     return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
-
-
-def _launches(found: Multipliers) -> dict[str, float]:
-    forward, later, layer = np.exp(found.log_launch).round(4).tolist()
-    return {"forward": forward, "later": later, "layer": layer}
 
 
 def _by_part(found: Multipliers) -> dict[str, dict[str, float]]:

@@ -81,8 +81,8 @@ class KernelTimes:
         extrapolated: share of the time in kernels whose slow-down was cut to what was measured.
         novelty: distance to the nearest measured model.
         limited: effect of a low power limit of the board on them; None without one.
-        serial_ms: part of `device_ms` that follows the kernels of a format, not its arithmetic, see
-            `kernel_features.serial_ms`; 0 where all formats have the same.
+        serial_ms: part of `device_ms` in serial steps, which faster arithmetic does not shorten;
+            0 for inference, whose formats have the same.
     """
 
     kernel_ms: Floats

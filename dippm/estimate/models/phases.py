@@ -165,6 +165,10 @@ BACKWARD = tuple(i for i, part in enumerate(PARTS) if part.startswith("backward"
 """Indices in `PARTS` of the parts of a step that compute gradients."""
 
 
+HOST_TERMS = ("forward", "later", "layer")
+"""What occupies the host in a training step, in the order of `step_launches`."""
+
+
 def launch_weights(step: Mapping[str, Any]) -> NDArray[np.float64]:
     """Return the host time of `step_launches`, in launches of inference, shape (3,).
 
@@ -174,11 +178,11 @@ def launch_weights(step: Mapping[str, Any]) -> NDArray[np.float64]:
     """
     if "launch_share" in step:
         return np.array([1.0, step["launch_share"], 0.0])
-    return np.array([step["launches"][name] for name in ("forward", "later", "layer")])
+    return np.array([step["launches"][name] for name in HOST_TERMS])
 
 
 def step_launches(table: KernelTable) -> NDArray[np.float64]:
-    """Return what occupies the host in a training step, shape (3,).
+    """Return how often a training step has each of HOST_TERMS, shape (3,).
 
     Returns:
         Launches of the forward pass, launches of the rest without what is run again, and layers

@@ -56,6 +56,17 @@ def dense(features: int = 256) -> ModelGraph:
     return b.graph(batch_is_symbolic=True)
 
 
+def few_channels() -> ModelGraph:
+    """Return a convolution of large images, and its batch norm."""
+    b = GraphBuilder(batch=840)
+    shape = (840, 16, 112, 112)
+    conv = {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1),
+            "groups": 1, "in_channels": 16, "out_channels": 16}  # fmt: skip
+    image = b.input(shape)
+    b.add("conv2d", [image], shape, attributes=conv, weights=2304, absorbed=("batch_norm",))
+    return b.graph(batch_is_symbolic=True)
+
+
 def step_of(graph: ModelGraph, batch: int, *args: Any) -> list[Kernel]:
     return training_step(sequence_of(graph).at_batch(batch), *args).kernels
 
@@ -138,13 +149,7 @@ def test_the_weights_of_experts_get_a_gradient_each_from_its_rows() -> None:
 def test_pytorchs_own_batch_norm_walks_each_channel(
     precision: Precision, channels_last: bool, walks: bool
 ) -> None:
-    b = GraphBuilder(batch=840)
-    shape = (840, 16, 112, 112)
-    conv = {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1),
-            "groups": 1, "in_channels": 16, "out_channels": 16}  # fmt: skip
-    image = b.input(shape)
-    b.add("conv2d", [image], shape, attributes=conv, weights=2304, absorbed=("batch_norm",))
-    sequence = sequence_of(b.graph(batch_is_symbolic=True)).at_batch(128)
+    sequence = sequence_of(few_channels()).at_batch(128)
     kernels = training_step(sequence, precision, channels_last=channels_last).kernels
     norms = [k for k in kernels if k.kind == "batch_norm"]
     loads = 128 * 25 if walks else 0

@@ -34,6 +34,7 @@ from dippm.estimate.models.training_memory import (
 from dippm.model.graph import build
 from dippm.model.graph.model_graph import ModelGraph
 from dippm.model.relax.raw_graph import RawGraph
+from tests.unit.features.test_training_step import few_channels
 from tests.unit.graph.sketch import BATCH, Sketch
 
 LOG_SLOWDOWN, STEP = 0.5, 0.1
@@ -166,13 +167,7 @@ def test_the_host_takes_time_for_launches_and_for_layers_with_weights(
 
 
 def test_batch_norms_that_walk_channels_make_a_faster_format_slower() -> None:
-    b = GraphBuilder(batch=840)
-    shape = (840, 16, 112, 112)
-    conv = {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1),
-            "groups": 1, "in_channels": 16, "out_channels": 16}  # fmt: skip
-    image = b.input(shape)
-    b.add("conv2d", [image], shape, attributes=conv, weights=2304, absorbed=("batch_norm",))
-    graph = b.graph(batch_is_symbolic=True)
+    graph = few_channels()
     walk_ms = float(serial_ms(KernelTable.of_training(graph, "bf16"), 128).sum())
     times = {
         (precision, last): predictor()

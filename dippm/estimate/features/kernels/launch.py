@@ -28,7 +28,7 @@ from dippm.estimate.features.kernels.copies import (
     scattered,
     viewed,
 )
-from dippm.estimate.features.kernels.norms import channel_walk, group_norm, instance_norm
+from dippm.estimate.features.kernels.norms import group_norm, instance_norm, serial_loads
 from dippm.estimate.features.kernels.products import copied, macs, matmul, product
 from dippm.estimate.features.kernels.run import KeptHalf, Run
 from dippm.estimate.features.kernels.streaming import pass_over_memory
@@ -50,6 +50,7 @@ SERIAL_PER_LOAD = 1.3
 """Memory latencies per load of a thread that works out statistics: 0.25 to 0.42 µs on H100 and
 H200, the longer ones where the time is."""
 OWN_INNER_LAUNCHES = 2
+"""Further launches in a call of PyTorch's own batch norm: running means, and the elements."""
 
 
 def batch_norm(run: Run, call: OperatorCall) -> None:
@@ -59,14 +60,14 @@ def batch_norm(run: Run, call: OperatorCall) -> None:
     """
     counter = Kernel.stream(call.node, "broadcast", 1, COUNTER_BYTES)
     run.emit(counter._replace(in_place=True))
-    walk = channel_walk(run, call.inputs[0])
+    loads = serial_loads(run, call.inputs[0])
     pass_over_memory(run, call)
     norm = run.kernels[-1]
     run.kernels[-1] = norm._replace(
         read_bytes=2.0 * norm.read_bytes,
         flops=2.0 * norm.flops,
-        serial=SERIAL_PER_LOAD * walk,
-        inner_launches=OWN_INNER_LAUNCHES if walk else 0,
+        serial=SERIAL_PER_LOAD * loads,
+        inner_launches=OWN_INNER_LAUNCHES if loads else 0,
     )
 
 

@@ -18,11 +18,11 @@ BLOCK = 512
 (aten/src/ATen/native/cuda/Normalization.cuh)."""
 
 
-def channel_walk(run: Run, position: int) -> float:
-    """Return how often each thread loads, one load after another, in a batch norm of training.
+def serial_loads(run: Run, position: int) -> float:
+    """Return how many loads a thread of a training batch norm waits for, one after another.
 
-    cuDNN has a parallel kernel for float32 weights, of float16 or float32 images. In other types
-    PyTorch's own walks each channel in one block, unless the images are channels last.
+    0 for cuDNN's kernel, which takes float16 or float32 images with float32 weights, and for
+    images held channels last. In other types PyTorch's own kernel has one block for each channel.
     """
     narrow = run.state(position).width == HALF_WIDTH
     if not narrow or run.precision == "amp" or images_last(run, position):

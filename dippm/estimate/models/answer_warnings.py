@@ -11,7 +11,7 @@ from dippm.devices.device import FEWEST_LAUNCHES
 from dippm.estimate.conditions import Conditions, same_arithmetic
 from dippm.estimate.features.kernel import UNITS
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
-from dippm.estimate.features.kernel_features import USUAL_CLOCK_MHZ
+from dippm.estimate.features.kernel_features import USUAL_CLOCK_MHZ, serial_ms
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.intervals import FEATURES, Z90, IntervalLaw, IntervalTerms
 from dippm.estimate.models.phases import PhaseModel
@@ -20,7 +20,10 @@ from dippm.model.graph.model_graph import ModelGraph
 
 HOST_DECIDES = 0.5
 """Share of the latency from which on an answer says that it depends on the host."""
+NORMS_DECIDE = 0.15
+"""Share of the latency from which on an answer says that batch norms wait for single loads."""
 _LAUNCHES = FEATURES.index("log_launches")
+_BATCH_NORM = tuple(KERNEL_CLASSES).index("batch_norm")
 
 
 def graph_warnings(
@@ -139,6 +142,23 @@ def host_warnings(host: HostUse, latency: Estimate) -> Iterator[str]:
             "rest is not the host's"
         )
     yield f"{text}; a larger batch or compiled mode is less bound to it"
+
+
+def layout_warnings(table: KernelTable, c: Conditions, total_ms: float) -> Iterator[str]:
+    """Yield a warning if `channels_last` would spare a step much of the time of its batch norms.
+
+    Args:
+        table: kernels of the step.
+        c: the conditions.
+        total_ms: latency in ms.
+    """
+    norms_ms = serial_ms(table, c.batch)[table.kind == _BATCH_NORM].sum()
+    if norms_ms >= NORMS_DECIDE * total_ms:
+        yield (
+            f"batch norms wait {norms_ms:.3g} ms for single loads: of {c.precision} images held "
+            "channels first PyTorch reads each channel by one block of threads; with "
+            "channels_last (`--channels-last`) they do not wait"
+        )
 
 
 def _changed(device: Device) -> list[str]:

@@ -31,6 +31,7 @@ from dippm.estimate.models.answer_warnings import (
     device_warnings,
     graph_warnings,
     host_warnings,
+    layout_warnings,
 )
 from dippm.estimate.models.calibration import time_shares
 from dippm.estimate.models.checkpoint_schemas import HybridSchema, StepSchema, check
@@ -192,6 +193,7 @@ class Hybrid:
                 *limit_warnings(c.device, found.limited),
                 *calibration_warnings(c, terms, self.intervals),
                 *host_warnings(host, latency),
+                *layout_warnings(table, c, total_ms),
                 *self._memory_answers.warnings(graph, c, memory),
             ),
             memory_parts=memory.parts,

@@ -82,6 +82,8 @@ def rewrite(document: Mapping[str, Any], name: str, known: Collection[str] = ())
             _drop_dilation(operator)
         elif kind == "mean":
             _over_axes(makers.get(_input(operator, 1)), ranks.get(_input(operator, 0), 0))
+        elif kind == "slice":
+            _keep_axes(operator, ranks)
         elif kind == "group_norm" and ranks.get(_input(operator, 0), 4) != 4:
             _as_instances(operator)
 
@@ -185,6 +187,17 @@ def _over_axes(axes: Operator | None, rank: int) -> None:
     if value.get("D") == []:
         value["D"] = [{"#": "0.a_i64", "D": axis} for axis in range(rank)]
         axes["O"][0]["TT"]["D"][1] = [rank]
+
+
+def _keep_axes(operator: Operator, ranks: Mapping[int, int]) -> None:
+    """Keep as many axes of a slice as its result has.
+
+    Paddle before 2.5 had no tensors without axes: a slice that drops its only axis kept it.
+    """
+    dropped, source = _items(operator, "decrease_axis"), ranks.get(_input(operator, 0))
+    for _, rank in _results(operator):
+        if dropped and source is not None:
+            _attribute(operator, "decrease_axis")["D"] = dropped[: max(source - rank, 0)]
 
 
 def _as_instances(operator: Operator) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import dippm.model.graph
 from dippm.errors import ConversionError, InputShapeError, ModelFileError, ModelNotFoundError
 from dippm.model.frontends import paddle as route
 from dippm.model.frontends.frontend import MARKER_BATCHES
+from dippm.model.frontends.paddle_rewrites import rewrite
 from tests.samples import sampled
 
 pytestmark = pytest.mark.paddle
@@ -254,3 +256,23 @@ def test_the_ways_out_of_recurrent_cells_work(models):
     assert (
         dippm.model.graph.build(convert(models / "stepped_rnn.json")).at_batch(1).macs == 4 * 28 * 8
     )
+
+
+@pytest.mark.parametrize(("shape", "kept"), [([1], []), ([], [0])])
+def test_a_slice_has_as_many_axes_as_its_result(shape, kept):
+    """Programs older than Paddle 2.5 have no tensors without axes, as those of PaddleOCR."""
+
+    def result(value, sizes):
+        return {"%": value, "TT": {"#": "0.t_dtensor", "D": [{"#": "0.t_i32"}, sizes, "NCHW"]}}
+
+    axes = {"#": "0.a_array", "D": [{"#": "0.a_i64", "D": 0}]}
+    sliced = {
+        "#": "1.slice",
+        "A": [{"N": "axes", "AT": axes}, {"N": "decrease_axis", "AT": deepcopy(axes)}],
+        "I": [{"%": 1}, {"%": 2}, {"%": 3}],
+        "O": [result(4, shape)],
+    }
+    sizes = {"#": "1.shape", "A": [], "I": [{"%": 0}], "O": [result(1, [4])]}
+    rewrite({"program": {"regions": [{"blocks": [{"ops": [sizes, sliced]}]}]}}, "old")
+    assert sliced["A"][0]["AT"] == axes
+    assert [item["D"] for item in sliced["A"][1]["AT"]["D"]] == kept

@@ -111,6 +111,20 @@ def test_an_open_second_input_is_asked_for_by_name(convert, make):
     assert "a=128,8;b=128,8" in caught.value.hint
 
 
+def test_the_example_fits_each_input(convert, make):
+    """As recurrent models for speech declare theirs: a number, a batch that is not first, none."""
+    nodes = [
+        helper.make_node("Add", ["x", "rate"], ["a"]),
+        helper.make_node("Add", ["a", "state"], ["b"]),
+        helper.make_node("Add", ["b", "kept"], ["y"]),
+    ]
+    inputs = [("x", ["batch", "frames"]), ("rate", []), ("state", [2, "batch", 64])]
+    path = make(nodes, [*inputs, ("kept", [4, 1, 64])], [("y", None)])
+    with pytest.raises(InputShapeError) as caught:
+        convert(path)
+    assert '"x=128;rate=();state=2,64;kept=fixed:4,1,64"' in caught.value.hint
+
+
 def test_an_input_without_a_batch_beside_one_with(convert, make):
     inputs = [("x", ["batch", 4, 8]), ("mask", [4, 8])]
     model = make([helper.make_node("Add", ["x", "mask"], ["y"])], inputs, [("y", None)])

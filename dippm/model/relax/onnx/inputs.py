@@ -83,11 +83,17 @@ def _list_inputs(declared: list[DeclaredInput]) -> str:
 
 def _example_inputs(declared: list[DeclaredInput]) -> str:
     """Return an example of these inputs in the text form of `input=`."""
+    try:
+        axes = batch_axes([d for d in declared if d.sizes is not None], {})
+    except InputShapeError:
+        axes = {}
     parts = []
     for d in declared:
-        sizes = (d.sizes or (None, 3, 224, 224))[1:]
-        written = ",".join(str(s if isinstance(s, int) else 128) for s in sizes) or "()"
-        parts.append(f"{d.name}={written}")
+        sizes = (None, 3, 224, 224) if d.sizes is None else d.sizes
+        axis = axes.get(d.name, 0)
+        fixed = "fixed:" if axis is None and sizes else ""
+        written = [str(s if isinstance(s, int) else 128) for i, s in enumerate(sizes) if i != axis]
+        parts.append(f"{d.name}={fixed}{','.join(written) or '()'}")
     return f'Give every open size, without the batch, for instance input="{";".join(parts)}".'
 
 

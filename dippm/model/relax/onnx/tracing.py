@@ -367,6 +367,9 @@ _WEIGHT = re.compile(r"(.+)\.(weight|bias|running_mean|running_var|[wb]_\d+)")
 def path_of(node: onnx.NodeProto, weights: Sequence[str]) -> str:
     """Return the path of a node's module; "" if it is unknown.
 
+    Of an operator that TensorFlow Lite's converter fused, which it names by all its parts
+    ("conv/Relu;conv/BiasAdd"), it is the first.
+
     Args:
         node: the operator's node.
         weights: names of the stored tensors among its inputs.
@@ -381,7 +384,7 @@ def path_of(node: onnx.NodeProto, weights: Sequence[str]) -> str:
     own = rf"{re.escape(node.op_type)}(_\d+)?"
     if name.startswith("/") and re.fullmatch(own, name.rpartition("/")[2]):
         return _join_scopes(name.strip("/").split("/")[:-1])
-    return owners[0] if owners else name
+    return owners[0] if owners else name.partition(";")[0]
 
 
 def _from_metadata(text: str) -> str:

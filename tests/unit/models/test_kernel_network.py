@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dippm.estimate.models.kernel_network import _one_blas_thread
+from dippm.estimate.models.kernel_network import _blas, _one_blas_thread
+
+
+@pytest.fixture(autouse=True)
+def known_libraries() -> None:
+    """Look for libraries anew: frameworks that tests imported may have brought further ones."""
+    _blas.cache_clear()
 
 
 def blas_threads() -> set[int]:

@@ -18,20 +18,21 @@ Differences that are real, so that the twins or the comparison leave them out:
 - Keras ResNet50 of the zoo strides in its first 1 × 1 convolution and gives all a bias.
 - Keras EfficientNet starts with a rescaling and a normalisation of the image.
 
-Kernels in PyTorch's modes follow the calls as the file spells them, and differ. Those of TensorRT
-do not: it takes what exporters spell in steps as one operator.
+What exporters spell in steps is one call in PyTorch's modes and one operator of an engine, so that
+kernels agree as well. Norms that an exporter folded away launch none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 
 from dippm.devices import find
 from dippm.estimate import pretrained
-from dippm.estimate.conditions import Conditions
+from dippm.estimate.conditions import Conditions, Mode
 from dippm.model.frontends import load
 from dippm.model.graph import ModelGraph, build
 from dippm.model.graph.operators import operator
@@ -153,6 +154,20 @@ def test_an_engine_runs_the_same_kernels_whichever_framework(
     # It is held to compiled PyTorch, which runs the encoder as its exporter spells it.
     steps = 0.1 if is_tensorflow else 0.02
     assert found_ms == pytest.approx(expected_ms, rel=steps)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_pytorch_takes_the_same_time_whichever_framework(convert: Convert, route: str, mode: Mode):
+    predictor = pretrained.load().predictor
+    names = ("encoder", "mobilenet") if not route.startswith("onnx") else ("encoder",)
+    for name, batch in product(names, (1, 256)):
+        asked = Conditions(device=find("A100-40GB"), batch=batch, precision="fp16", mode=mode)
+        expected, found = (
+            predictor.predict(convert(one, name), asked).values["latency_ms"].value
+            for one in ("pytorch", route)
+        )
+        assert found == pytest.approx(expected, rel=0.06 if name == "mobilenet" else 0.01)
 
 
 @pytest.mark.nightly(part="zoo")

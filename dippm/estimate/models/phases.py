@@ -6,7 +6,7 @@ A `PhaseModel` is what differs between phases; `ForwardPass` and `TrainingSteps`
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from dippm.estimate.models.training_memory import (
     TrainingFootprint,
 )
 from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.graph.operators import operator
 
 _LAUNCHES = SETTINGS.index("launches")
 _FORWARD, _AGAIN = PARTS.index("forward"), PARTS.index("recompute")
@@ -39,6 +40,24 @@ _OF_WEIGHTS = PARTS.index("backward_weight")
 AUTOGRAD_TIME = (
     "latency and energy are those of a pass under torch.no_grad: autograd adds time of the host"
 )
+FEW_NORMS = 0.1
+"""Norms per convolution below which a file's exporter may have folded norms into them."""
+MANY_CONVOLUTIONS = 8
+
+
+def folded_norms(graph: ModelGraph) -> list[str]:
+    """Return a warning if an exporter may have folded away norms whose results autograd keeps."""
+    if graph.program is None or graph.program.called or graph.calls is None:
+        return []
+    categories = Counter(operator(call.op).category for call in graph.calls.calls)
+    convolutions = sum(call.op.startswith("conv") for call in graph.calls.calls)
+    if convolutions < MANY_CONVOLUTIONS or categories["norm"] >= FEW_NORMS * convolutions:
+        return []
+    return [
+        f"the file has {convolutions} convolutions and {categories['norm']} norms: if its exporter "
+        "folded batch norms, as for inference, time and memory are more than this; give the module, "
+        "or a file exported with training=torch.onnx.TrainingMode.TRAINING"
+    ]
 
 
 class Memory(Protocol):
@@ -158,7 +177,7 @@ class ForwardPass:
 
     def warnings(self, graph: ModelGraph, c: Conditions) -> list[str]:
         """Return the warning that the time of autograd itself is not predicted."""
-        return [AUTOGRAD_TIME] if c.autograd else []
+        return [AUTOGRAD_TIME, *folded_norms(graph)] if c.autograd else []
 
 
 BACKWARD = tuple(i for i, part in enumerate(PARTS) if part.startswith("backward"))
@@ -290,7 +309,7 @@ class TrainingSteps:
                 "checkpointing changes nothing: the model has no numbered blocks, by the paths of "
                 "its modules"
             )
-        return found
+        return [*found, *folded_norms(graph)]
 
 
 def phase_model(config: Mapping[str, Any]) -> PhaseModel:

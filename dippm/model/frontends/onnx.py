@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 NAME = "onnx"
+_PYTORCH = "pytorch"
+"""Name of the producer in files of PyTorch's two exporters."""
 
 
 def accepts(path: Path) -> bool:
@@ -99,7 +101,8 @@ def load_bytes(
 
     with _blame_file(name):
         raw = import_trace(traced.trace, traced.batch, batch_is_symbolic=traced.is_symbolic)
-    return replace(raw, notes=traced.trace.notes)
+    is_exported = model.producer_name == _PYTORCH
+    return replace(raw, notes=traced.trace.notes, is_exported_by_pytorch=is_exported)
 
 
 def _type_name(element_type: int) -> str:

@@ -25,7 +25,7 @@ from dippm.model.graph.model_graph import (
 )
 from dippm.model.graph.operators import GUESSED, OPERATORS, operator, split_name
 from dippm.model.graph.program import Program, assign_nodes, record
-from dippm.model.graph.rules import RULES
+from dippm.model.graph.rules import COMPOSITES, EXPORTED_COMPOSITES, RULES
 from dippm.model.graph.rules.products import BYTES
 from dippm.model.graph.strides import mark_copies
 from dippm.model.relax.raw_graph import RawGraph
@@ -76,7 +76,8 @@ def build(raw: RawGraph) -> ModelGraph:
 def _build(raw: RawGraph) -> ModelGraph:
     draft = read(raw)
     spellings = {i: split_name(operator.name)[1] for i, operator in enumerate(raw.operators)}
-    program, origins = record(draft, raw.called, spellings)
+    written = draft if raw.is_of_pytorch else _with_composites(raw)
+    program, nodes = record(written, raw.called, spellings)
     for number, rule in enumerate(RULES, 1):
         if len(draft.nodes) > EACH:
             tell(f"rule {number} of {len(RULES)}")
@@ -84,7 +85,15 @@ def _build(raw: RawGraph) -> ModelGraph:
     draft.nodes = post_order(draft)
     mark_copies(draft)
     sequence = _calls(raw, draft, spellings)
-    return _freeze(draft, raw, assign_nodes(program, origins, draft), sequence)
+    return _freeze(draft, raw, assign_nodes(program, nodes, draft), sequence)
+
+
+def _with_composites(raw: RawGraph) -> Draft:
+    """Return a draft of what PyTorch calls to run a model that another format spells out."""
+    draft = read(raw)
+    for rule in EXPORTED_COMPOSITES if raw.is_exported_by_pytorch else COMPOSITES:
+        rule(draft)
+    return draft
 
 
 def _calls(raw: RawGraph, draft: Draft, spellings: dict[int, str]) -> CallSequence:
@@ -92,7 +101,7 @@ def _calls(raw: RawGraph, draft: Draft, spellings: dict[int, str]) -> CallSequen
 
     Eager PyTorch repeats work on parameters alone on every pass; other frameworks do it once.
     """
-    written = read(raw, keep_static=raw.runs_unread)
+    written = read(raw, keep_static=True) if raw.is_of_pytorch else _with_composites(raw)
     sequence = calls.sequence_of(written, spellings)
     kept = {node.origin: i for i, node in enumerate(draft.nodes) if node.origin >= 0}
     return calls.assign_nodes(sequence, [node.origin for node in written.nodes], kept)

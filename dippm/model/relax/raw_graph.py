@@ -87,6 +87,7 @@ class RawGraph:
             which become warnings of every prediction.
         called: paths of the modules that are called, as opposed to mere containers: a caller refers
             to the arguments of a call. Empty if the file does not say.
+        is_exported_by_pytorch: whether PyTorch wrote the operators into a file of another format.
     """
 
     values: tuple[RawValue, ...]
@@ -97,10 +98,11 @@ class RawGraph:
     batch_is_symbolic: bool = True
     notes: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
+    is_exported_by_pytorch: bool = False
 
     @property
-    def runs_unread(self) -> bool:
-        """Whether operators with unread results run: eager PyTorch prunes nothing."""
+    def is_of_pytorch(self) -> bool:
+        """Whether the operators are calls of PyTorch, in eager mode all run, read or not."""
         return bool(self.called)
 
     def to_json(self) -> str:
@@ -118,6 +120,7 @@ class RawGraph:
             ],
             "notes": self.notes,
             "called": self.called,
+            "is_exported_by_pytorch": self.is_exported_by_pytorch,
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -147,6 +150,7 @@ class RawGraph:
                 batch_is_symbolic=document["batch_is_symbolic"],
                 notes=_texts(document["notes"], "notes"),
                 called=_texts(document.get("called", []), "called"),
+                is_exported_by_pytorch=document.get("is_exported_by_pytorch") is True,
             )
         except (KeyError, TypeError) as error:
             raise ValueError(

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import dippm
 import dippm.model.graph
+from dippm.estimate.features.kernels.launch import launched
 from dippm.model.frontends import onnx as route
 from dippm.model.frontends.frontend import InputSpec
+from dippm.model.graph.operators import operator
 from tests.samples import sampled
 
 EXPORTERS = ["dynamo", "legacy"]
@@ -201,3 +205,88 @@ def test_torch_is_not_imported(export):
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
     assert answer.stdout.strip() == "False"
+
+
+class Attends(nn.Module):
+    """Fused attention in four heads, or the same in steps, as models spell it out."""
+
+    def __init__(self, *, is_fused, is_masked=False):
+        super().__init__()
+        self.is_fused, self.is_masked = is_fused, is_masked
+        self.qkv = nn.Linear(64, 192)
+
+    def forward(self, x):
+        query, key, value = self.qkv(x).view(-1, 16, 3, 4, 16).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.is_fused:
+            mask = (x[:, None, None, :, 0] > 0) if self.is_masked else None
+            return nn.functional.scaled_dot_product_attention(query, key, value, mask)
+        return (query * 16**-0.5 @ key.transpose(-2, -1)).softmax(-1) @ value
+
+
+class Spelled(nn.Module):
+    """What models write out themselves: a hard swish, a GELU with a power, an RMS norm."""
+
+    def forward(self, x):
+        x = x * nn.functional.relu6(x + 3.0) / 6.0
+        x = 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
+        x = x * torch.sigmoid(1.702 * x)
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+JOINED = {
+    "gelu": nn.GELU(),
+    "gelu_tanh": nn.GELU("tanh"),
+    "silu": nn.SiLU(),
+    "hard_swish": nn.Hardswish(),
+    "mish": nn.Mish(),
+    "layer_norm": nn.LayerNorm(64),
+    "attention": Attends(is_fused=True),
+    "attention_masked": Attends(is_fused=True, is_masked=True),
+}
+
+
+def launching(graph):
+    """Return the calls that launch a kernel in float32, by canonical name."""
+    calls = [c for c in graph.calls.calls if operator(c.op).category not in ("view", "copy")]
+    return [c.op for c in calls if c.inputs and not graph.calls.tensors[c.outputs[0]].roots]
+
+
+@pytest.mark.parametrize("name", JOINED)
+@pytest.mark.parametrize(("exporter", "opset"), [("legacy", 14), ("legacy", 17), ("dynamo", 18)])
+def test_one_call_of_pytorch_is_one_call(export, name, exporter, opset):
+    if (name, exporter) == ("gelu_tanh", "dynamo"):
+        pytest.skip("the newer exporter writes its cube as models do")
+    path = export(JOINED[name], (torch.zeros(2, 16, 64),), exporter=exporter, opset=opset)
+    found = launching(graph_of(path)[1])
+    assert found.count(name.partition("_masked")[0].partition("_tanh")[0]) == 1
+    masks = {"greater", "where", "select", "slice", "cast"} if "masked" in name else set()
+    layer = {"matmul", "add"} if "attention" in name else set()
+    assert not {*found} - masks - layer - {name.partition("_masked")[0].partition("_tanh")[0]}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_what_a_model_spells_out_stays_so(export, exporter):
+    steps = launching(graph_of(export(Spelled(), (torch.rand(2, 16, 64),), exporter=exporter))[1])
+    assert not {"hard_swish", "gelu", "rms_norm"} & {*steps}
+    assert len(steps) > 15
+    module = Attends(is_fused=False)
+    path = export(module, (torch.zeros(2, 16, 64),), exporter=exporter)
+    assert "attention" not in launching(graph_of(path)[1])
+    assert "attention" in graph_of(path)[1].histogram()
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_transformer_layer_launches_what_pytorch_does(export, exporter):
+    layer = nn.TransformerEncoderLayer(64, 4, 256, activation="gelu", batch_first=True)
+    module = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):  # equal biases would be one tensor of the file
+            nn.init.normal_(parameter)
+    path = export(module, (torch.zeros(2, 16, 64),), exporter=exporter)
+    expected = dippm.read_graph(module, input=(16, 64))
+    for precision in ("fp32", "amp"):
+        kinds = [
+            Counter(k.kind for k in launched(graph.at_batch(8), precision) if k.kind != "copy")
+            for graph in (graph_of(path)[1], expected)
+        ]
+        assert kinds[0] == kinds[1]

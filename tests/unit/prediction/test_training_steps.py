@@ -212,3 +212,27 @@ def test_the_command_line_says_what_to_do(onnx_file: Path, words: list[str], mes
     answer = CliRunner().invoke(app, ["predict", str(onnx_file), *words])
     assert answer.exit_code != 0
     assert message in answer.output
+
+
+def test_a_file_without_its_norms_says_so(steps: dippm.LoadedPredictor, tmp_path: Path) -> None:
+    """Exporters fold batch norms into convolutions for inference; a step keeps their results."""
+    import torch
+
+    blocks = [
+        torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.BatchNorm2d(8))
+        for _ in range(8)
+    ]
+    module = torch.nn.Sequential(*blocks).eval()
+    answers = [steps.predict(module, input=(8, 32, 32), batch=64)]
+    for training in (torch.onnx.TrainingMode.EVAL, torch.onnx.TrainingMode.TRAINING):
+        file, axes = tmp_path / f"{training.name}.onnx", {"x": {0: "batch"}}
+        torch.onnx.export(
+            module, (torch.zeros(2, 8, 32, 32),), file, dynamo=False, input_names=["x"],
+            dynamic_axes=axes, training=training,
+        )  # fmt: skip
+        answers.append(steps.predict(file, batch=64))
+    told = [any("norms: if its exporter folded" in w for w in a.warnings) for a in answers]
+    assert told == [False, True, False]
+    whole, folded, kept = (a.latency_ms for a in answers)
+    assert folded < 0.8 * whole
+    assert kept == pytest.approx(whole, rel=0.02)

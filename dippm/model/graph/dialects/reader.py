@@ -160,7 +160,7 @@ def _work(raw_name: str) -> str:
 
 def unread_results(raw: RawGraph) -> tuple[int, ...]:
     """Return the positions of the last values after unread layers; empty if they do not run."""
-    if not raw.runs_unread:
+    if not raw.is_of_pytorch:
         return ()
     needed = set(raw.outputs)
     dead = []

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dippm.model.graph.draft import Draft
-from dippm.model.graph.rules.activations import name_activations
+from dippm.model.graph.rules.activations import join_exported_activations, name_activations
 from dippm.model.graph.rules.affine import fold_affine
-from dippm.model.graph.rules.attention import recognise_attention
-from dippm.model.graph.rules.layout import drop_identities, settle_layout
-from dippm.model.graph.rules.norms import recognise_norms
-from dippm.model.graph.rules.pools import unify_pools
-from dippm.model.graph.rules.products import name_integer_products, name_products
+from dippm.model.graph.rules.attention import (
+    join_attention,
+    join_exported_attention,
+    recognise_attention,
+)
+from dippm.model.graph.rules.layout import drop_identities, drop_neutral, settle_layout
+from dippm.model.graph.rules.norms import join_exported_norms, join_norms, recognise_norms
+from dippm.model.graph.rules.pools import join_pads, unify_pools
+from dippm.model.graph.rules.products import join_biases, name_integer_products, name_products
 from dippm.model.graph.rules.prune import merge_duplicates, prune
 from dippm.model.graph.rules.recurrent import settle_recurrent
 
@@ -39,4 +43,20 @@ RULES: tuple[Rule, ...] = (
     prune,
 )
 
-__all__ = ["RULES", "Rule"]
+COMPOSITES: tuple[Rule, ...] = (
+    drop_neutral,
+    join_pads,
+    name_activations,
+    join_norms,
+    join_attention,
+    join_biases,
+)
+"""Rules for the calls of a file whose format spells out what PyTorch does in one call."""
+EXPORTED_COMPOSITES: tuple[Rule, ...] = (
+    join_exported_activations,
+    join_exported_norms,
+    join_exported_attention,
+)
+"""The same for what PyTorch's exporters write, so that what a model itself spells out remains."""
+
+__all__ = ["COMPOSITES", "EXPORTED_COMPOSITES", "RULES", "Rule"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dippm.model.graph.draft import Draft, Node, Value, producer_of
 from dippm.model.graph.rules.prune import prune
@@ -12,10 +12,44 @@ Match = Callable[[Draft, Node], "tuple[Value, list[str], str] | None"]
 
 def name_activations(draft: Draft) -> None:
     """Replace the operators that spell an activation function by one node."""
+    _replace(draft, _MATCHES)
+
+
+def join_exported_activations(draft: Draft) -> None:
+    """Replace the operators that PyTorch's exporters write for one call of an activation function.
+
+    What a model spells out itself remains: a GELU by a sigmoid, or with its cube as a power, and
+    the bounds of a hard sigmoid.
+    """
+    _replace(draft, {"multiply": (_exported_gelu, _exported_gate)})
+
+
+def _exported_gelu(draft: Draft, node: Node) -> tuple[Value, list[str], str] | None:
+    found = _gelu(draft, node)
+    return None if found is None or "power" in _operators_after(found[0], node) else found
+
+
+def _exported_gate(draft: Draft, node: Node) -> tuple[Value, list[str], str] | None:
+    found = _silu(draft, node)
+    return None if found is None or found[2] == "gelu" else found
+
+
+def _operators_after(source: Value, last: Node) -> set[str]:
+    """Return the operators between a value and a node that is computed from it and numbers."""
+    found: set[str] = set()
+    pending = [last]
+    while pending:
+        node = pending.pop()
+        found.add(node.op)
+        pending += [v.producer for v in node.inputs if v is not source and v.producer is not None]
+    return found
+
+
+def _replace(draft: Draft, matches: Mapping[str, tuple[Match, ...]]) -> None:
     for node in list(draft.nodes):
         if not node.alive:
             continue
-        for match in _MATCHES.get(node.op, ()):
+        for match in matches.get(node.op, ()):
             found = match(draft, node)
             if found is not None:
                 source, absorbed, name = found

@@ -20,6 +20,7 @@ _ON_SCORES = (
     "broadcast",
 )
 _VIEWS = ("reshape", "transpose")
+_PRODUCTS = ("batch_matmul", "matmul")
 _LONGEST = 12
 
 
@@ -31,7 +32,31 @@ def recognise_attention(draft: Draft) -> None:
     prune(draft)
 
 
-def _recognise(draft: Draft, last: Node) -> None:
+def join_attention(draft: Draft, *, scales_both: bool = False) -> None:
+    """Replace the operators that spell an attention by one call of it.
+
+    Args:
+        draft: calls of a file.
+        scales_both: whether only that counts which scales queries and keys alike.
+    """
+    for node in list(draft.nodes):
+        if node.alive and node.op in _PRODUCTS:
+            _recognise(draft, node, is_call=True, scales_both=scales_both)
+    prune(draft)
+
+
+def join_exported_attention(draft: Draft) -> None:
+    """Replace the operators that PyTorch's exporters write for one call of fused attention.
+
+    They scale queries and keys alike, by the root of the scale, which models that spell attention
+    out do not: those scale one of them, or the scores.
+    """
+    join_attention(draft, scales_both=True)
+
+
+def _recognise(
+    draft: Draft, last: Node, *, is_call: bool = False, scales_both: bool = False
+) -> None:
     weights, value = last.inputs
     softmax, after = _softmax_before(draft, weights)
     if softmax is None:  # value · weightsᵀ
@@ -46,6 +71,8 @@ def _recognise(draft: Draft, last: Node) -> None:
     query, key = product.inputs
     if product.out.shape[-2:] != softmax.out.shape[-2:]:
         return
+    if scales_both and not (_scale_of(draft, query)[0] and _scale_of(draft, key)[0]):
+        return
     query, scaled_query = _skip_scale(draft, query)
     key, scaled_key = _skip_scale(draft, key)
     work = [*scaled_query, *scaled_key, "batch_matmul", *on_scores, "softmax", *after]
@@ -54,11 +81,15 @@ def _recognise(draft: Draft, last: Node) -> None:
         "heads": _heads(shape, draft.batch),
         "query_length": shape[-2],
         "key_length": shape[-1],
-        "head_dim": product.attributes["k"],
+        "head_dim": product.inputs[0].shape[-1],
         "value_dim": last.out.size * shape[-1] // product.out.size,
     }
     last.op, last.absorbed = "attention", [*work, "batch_matmul"]
-    draft.set_inputs(last, [query, _skip_transpose(draft, key), value, *biases])
+    keys = _skip_transpose(draft, key)
+    if is_call:
+        keys = _transposed(draft, key, last) if keys is key else keys
+        biases = [v for v in biases if v.scalar is None]
+    draft.set_inputs(last, [query, keys, value, *biases])
 
 
 def _heads(shape: tuple[int, ...], batch: int) -> int:
@@ -76,6 +107,8 @@ def _softmax_before(draft: Draft, value: Value) -> tuple[Node | None, list[str]]
         softmax = producer_of(value, "softmax")
         if draft.sole_user(value) is None:
             return None, []
+        if (guarded := _guarded(value)) is not None:
+            return guarded, ["where", *operators]
         if softmax is not None:
             return softmax, operators
         node = producer_of(value, "reshape", "cast", "broadcast", "multiply", "divide", "where")
@@ -87,6 +120,20 @@ def _softmax_before(draft: Draft, value: Value) -> tuple[Node | None, list[str]]
     return None, []
 
 
+def _guarded(value: Value) -> Node | None:
+    """Return the softmax of a value that is 0 where the softmax is no number, else None.
+
+    PyTorch's exporters write that for rows that a mask leaves nothing of.
+    """
+    choice = producer_of(value, "where")
+    if choice is None or len(choice.inputs) != 3:
+        return None
+    check, weights = producer_of(choice.inputs[0], "is_nan"), choice.inputs[2]
+    if check is None or check.inputs[0] is not weights or len(weights.uses) != 2:
+        return None
+    return producer_of(weights, "softmax")
+
+
 def _scores(draft: Draft, value: Value) -> tuple[Node, list[Value], list[str]] | None:
     """Return (first product, tensors added to the scores, operators) before the softmax."""
     biases: list[Value] = []
@@ -94,7 +141,7 @@ def _scores(draft: Draft, value: Value) -> tuple[Node, list[Value], list[str]] |
     for _ in range(_LONGEST):
         if draft.sole_user(value) is None:
             return None
-        product = producer_of(value, "batch_matmul")
+        product = producer_of(value, *_PRODUCTS)
         if product is not None:
             return product, biases, operators
         node = producer_of(value, *_ON_SCORES)
@@ -120,10 +167,10 @@ def _main_operand(draft: Draft, node: Node) -> Value | None:
 
 def _leads_to_product(draft: Draft, value: Value) -> bool:
     for _ in range(_LONGEST):
-        node = producer_of(value, "batch_matmul", *_ON_SCORES)
+        node = producer_of(value, *_PRODUCTS, *_ON_SCORES)
         if node is None or draft.sole_user(value) is None:
             return False
-        if node.op == "batch_matmul":
+        if node.op in _PRODUCTS:
             return True
         data = [v for v in node.inputs if not v.is_static]
         if not data:
@@ -134,29 +181,59 @@ def _leads_to_product(draft: Draft, value: Value) -> bool:
 
 def _skip_scale(draft: Draft, value: Value) -> tuple[Value, list[str]]:
     """Skip a scale by a number, also behind views, which then apply to the unscaled value."""
-    views: list[Node] = []
-    inner = value
-    while (view := producer_of(inner, *_VIEWS)) and draft.sole_user(inner):
-        views.append(view)
-        inner = view.inputs[0]
-    scale = producer_of(inner, "multiply", "divide")
-    if scale is None or draft.sole_user(inner) is None or len(scale.inputs) != 2:
+    scale, views = _scale_of(draft, value)
+    if scale is None:
         return value, []
-    number = next((v for v in scale.inputs if v.scalar is not None), None)
-    source = next((v for v in scale.inputs if not v.is_static), None)
-    if number is None or source is None or source.shape != inner.shape:
-        return value, []
+    source = next(v for v in scale.inputs if not v.is_static)
     if not views:
         return source, [scale.op]
     draft.set_inputs(views[-1], [source])
     return value, [scale.op]
 
 
+def _scale_of(draft: Draft, value: Value) -> tuple[Node | None, list[Node]]:
+    """Return the node that scales a value by a number, and the views after it, last one first."""
+    views: list[Node] = []
+    while (view := producer_of(value, *_VIEWS)) and draft.sole_user(value):
+        views.append(view)
+        value = view.inputs[0]
+    scale = producer_of(value, "multiply", "divide")
+    if scale is None or draft.sole_user(value) is None or len(scale.inputs) != 2:
+        return None, views
+    source = next((v for v in scale.inputs if not v.is_static), None)
+    numbers = [v for v in scale.inputs if v.scalar is not None]
+    if not numbers or source is None or source.shape != value.shape:
+        return None, views
+    return scale, views
+
+
+def _transposed(draft: Draft, value: Value, reader: Node) -> Value:
+    """Return a view of a value with its last two axes swapped, made right before its reader."""
+    *outer, rows, columns = range(len(value.shape))
+    order = (*outer, columns, rows)
+    draft.path, draft.origin = reader.path, reader.origin
+    shape = tuple(value.shape[axis] for axis in order)
+    view = draft.make("transpose", [value], shape=shape, permutation=order)
+    draft.nodes.insert(draft.nodes.index(reader), view)
+    return view.out
+
+
 def _skip_transpose(draft: Draft, key: Value) -> Value:
-    """Return the key as (..., length, width), without a transpose made for the product."""
-    node = producer_of(key, "transpose")
+    """Return the key as (..., length, width), without a transpose made for the product.
+
+    PyTorch's newer exporter folds the heads into the batch for the transpose.
+    """
+    unfolded = producer_of(key, "reshape")
+    node = producer_of(unfolded.inputs[0] if unfolded else key, "transpose")
     if node is None:
         return key
-    rank = len(key.shape)
-    swap = (*range(rank - 2), rank - 1, rank - 2)
-    return node.inputs[0] if node.attributes["permutation"] == swap else key
+    rank = len(node.out.shape)
+    if node.attributes["permutation"] != (*range(rank - 2), rank - 1, rank - 2):
+        return key
+    if unfolded is None:
+        return node.inputs[0]
+    folded = producer_of(node.inputs[0], "reshape")
+    *outer, width, length = key.shape
+    if folded is None or folded.inputs[0].shape != (*outer, length, width):
+        return key
+    return folded.inputs[0]

@@ -27,6 +27,14 @@ def drop_identities(draft: Draft) -> None:
     prune(draft)
 
 
+def drop_neutral(draft: Draft) -> None:
+    """Remove sums with 0 and products with 1, as Paddle's operator for both writes one of them."""
+    for node in draft.live():
+        if _is_neutral(node) and node.out.shape == node.inputs[0].shape:
+            draft.bypass(node, node.inputs[0])
+    prune(draft)
+
+
 def _is_identity(node: Node) -> bool:
     if len(node.outputs) != 1 or not node.inputs:
         return False

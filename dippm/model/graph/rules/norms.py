@@ -7,9 +7,12 @@ belong to the norm.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dippm.model.graph.draft import Draft, Node, Value, producer_of
 from dippm.model.graph.rules.prune import prune
 
+KINDS = ("layer_norm", "rms_norm")
 _SQUARES = ("square", "multiply", "power")
 
 
@@ -26,6 +29,27 @@ def recognise_norms(draft: Draft) -> None:
             _settle_groups(node)
             _from_reshaped_instances(draft, node)
     prune(draft)
+
+
+def join_norms(draft: Draft, kinds: Collection[str] = KINDS) -> None:
+    """Replace the operators that spell a norm by one call of it."""
+    for node in list(draft.nodes):
+        if not node.alive:
+            continue
+        if node.op in ("multiply", "divide"):
+            _from_pieces(draft, node, kinds)
+        elif node.op == "instance_norm":
+            _settle_groups(node)
+            _from_reshaped_instances(draft, node)
+    prune(draft)
+
+
+def join_exported_norms(draft: Draft) -> None:
+    """Replace the operators that PyTorch's exporters write for one call of a norm.
+
+    RMS norms remain as they are written: most models spell them out themselves.
+    """
+    join_norms(draft, ("layer_norm",))
 
 
 def _settle(node: Node) -> None:
@@ -64,7 +88,7 @@ def _span(value: Value, axes: tuple[int, ...]) -> int:
     return size
 
 
-def _from_pieces(draft: Draft, node: Node) -> None:
+def _from_pieces(draft: Draft, node: Node, kinds: Collection[str] = KINDS) -> None:
     found = _scaled_by_root(node)
     if found is None:
         return
@@ -74,7 +98,7 @@ def _from_pieces(draft: Draft, node: Node) -> None:
     if squared is None and mean_of_squares.op != "reduce_variance":
         return
     source, op = _find_centred(numerator, squared, mean_of_squares)
-    if source is None or max(axes) != len(source.shape) - 1:
+    if source is None or op not in kinds or max(axes) != len(source.shape) - 1:
         return
     pieces = ["reduce_mean", "subtract"] if op == "layer_norm" else []
     pieces += ["reduce_variance"] if squared is None else ["square", "reduce_mean"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dippm.model.graph.draft import Draft, Node, Value, producer_of
+from dippm.model.graph.rules.prune import prune
 
 _GLOBAL = {"avg_pool": "global_avg_pool", "max_pool": "global_max_pool"}
 _REDUCE = {"reduce_mean": "global_avg_pool", "reduce_max": "global_max_pool"}
@@ -69,3 +70,36 @@ def _merge_pad(draft: Draft, node: Node) -> None:
     draft.set_inputs(node, [pad.inputs[0], *node.inputs[1:]])
     if not pad.out.uses:
         node.absorbed.insert(0, "pad")
+
+
+def join_pads(draft: Draft) -> None:
+    """Make paddings with zeros part of the convolutions that read them, as PyTorch's layers do.
+
+    Paddings that differ between two sides remain: PyTorch, too, needs a call for them.
+    """
+    for node in draft.live():
+        if node.op in ("conv1d", "conv2d", "conv3d"):
+            _join_pad(draft, node)
+    prune(draft)
+
+
+def _join_pad(draft: Draft, node: Node) -> None:
+    change = producer_of(node.inputs[0], "transpose")
+    pad = producer_of(change.inputs[0] if change else node.inputs[0], "pad")
+    if pad is None or not pad.attributes.get("zero"):
+        return
+    if draft.sole_user(pad.out) is None or draft.sole_user(node.inputs[0]) is None:
+        return
+    before, after = pad.attributes["widths"][::2], pad.attributes["widths"][1::2]
+    order = change.attributes["permutation"] if change else tuple(range(len(before)))
+    added = [before[axis] for axis in order]
+    padding = node.attributes["padding"]
+    if before != after or any(added[:2]) or len(padding) != 2 * len(added[2:]):
+        return
+    node.attributes["padding"] = tuple(p + w for p, w in zip(padding, 2 * added[2:], strict=True))
+    source = pad.inputs[0]
+    if change is not None:
+        draft.set_inputs(change, [source])
+        source = Value(tuple(source.shape[axis] for axis in order), source.dtype)
+        change.outputs, source.producer = [source], change
+    draft.set_inputs(node, [source, *node.inputs[1:]])

@@ -34,6 +34,40 @@ def _name_product(node: Node) -> None:
         node.attributes = {"m": m, "n": n, "k": k}
 
 
+def join_biases(draft: Draft) -> None:
+    """Put biases before the reshapes of products, where PyTorch's linear layers add them.
+
+    TensorFlow multiplies matrices, and Keras's layers give the result its shape before the bias.
+    """
+    for node in draft.live():
+        if node.op == "add":
+            _move_bias(draft, node)
+    prune(draft)
+
+
+def _move_bias(draft: Draft, node: Node) -> None:
+    data, static = node.data_inputs, [v for v in node.inputs if v.is_static]
+    if len(data) != 1 or len(static) != 1 or node.out.shape != data[0].shape:
+        return
+    bias, view = static[0], producer_of(data[0], "reshape")
+    product = producer_of(view.inputs[0], "matmul") if view else None
+    if product is None or not product.inputs[1].is_static or draft.sole_user(data[0]) is None:
+        return
+    rank = len(bias.shape)
+    if bias.size != product.out.shape[-1] or bias.shape != node.out.shape[-rank:]:
+        return
+    flat = Value((bias.size,), bias.dtype, name=bias.name)
+    flat.is_static, flat.roots, flat.static_work = True, bias.roots, bias.static_work
+    after = node.out
+    node.outputs = [Value(product.out.shape, after.dtype)]
+    node.out.producer = node
+    draft.set_inputs(node, [product.out, flat])
+    product.path = node.path
+    draft.path, draft.origin = node.path, node.origin
+    last = draft.make("reshape", [node.out], outputs=[after])
+    draft.nodes.insert(draft.nodes.index(node) + 1, last)
+
+
 BYTES = ("int8", "uint8")
 
 

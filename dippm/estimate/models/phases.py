@@ -55,8 +55,8 @@ def folded_norms(graph: ModelGraph) -> list[str]:
         return []
     return [
         f"the file has {convolutions} convolutions and {categories['norm']} norms: if its exporter "
-        "folded batch norms, as for inference, time and memory are more than this; give the module, "
-        "or a file exported with training=torch.onnx.TrainingMode.TRAINING"
+        "folded batch norms, as for inference, time and memory are more than this; give the "
+        "module, or a file exported with training=torch.onnx.TrainingMode.TRAINING"
     ]
 
 

@@ -231,3 +231,25 @@ def test_sizes_computed_from_a_value(convert, make):
     raw = convert(make(nodes, inputs, [("y", None)], constants=constants, opset=18),
                   "v=value:2,3,2")  # fmt: skip
     assert raw.values[raw.outputs[0]].shape == (MARKER_BATCHES[0], 2, 3, 2)
+
+
+def test_repeats_by_a_quotient_of_sizes(convert, make):
+    """What PyTorch's exporter writes for a repetition: a one at the axis, else zero, plus one."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "last"], ["wide"]),
+        helper.make_node("Div", ["wide", "four"], ["times"]),
+        helper.make_node("Clip", ["times", "", "two"], ["few"]),
+        helper.make_node("Sub", ["few", "one"], ["more"]),
+        helper.make_node("Concat", ["none", "more"], ["ends"], axis=0),
+        helper.make_node("OneHot", ["last", "depth", "ends"], ["further"]),
+        helper.make_node("Reshape", ["further", "row"], ["flat"]),
+        helper.make_node("Add", ["flat", "one"], ["repeats"]),
+        helper.make_node("Tile", ["x", "repeats"], ["y"]),
+    ]
+    constants = {
+        "last": np.array([-1]), "four": np.array([4]), "two": np.array(2), "one": np.array([1]),
+        "none": np.array([0]), "depth": np.array([2]), "row": np.array([2]),
+    }  # fmt: skip
+    raw = convert(make(nodes, [("x", ["N", 12])], [("y", None)], constants=constants))
+    assert raw.values[raw.outputs[0]].shape == (MARKER_BATCHES[0], 24)

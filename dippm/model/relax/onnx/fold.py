@@ -65,6 +65,8 @@ def _result_size(
     if operator == "Gather" and len(known) == 2 and known[0].ndim:
         row = known[0].size / max(known[0].shape[int(attributes.get("axis", 0))], 1)
         return float(row * known[1].size)
+    if operator == "OneHot" and len(known) == 3:
+        return known[0].size * float(known[1].reshape(-1)[0])
     if operator in _BROADCASTING:
         try:
             return float(np.prod(np.broadcast_shapes(*(k.shape for k in known)), dtype=np.float64))
@@ -283,6 +285,25 @@ def _where(inputs: Sequence[Array | None], _: Mapping[str, Any], __: int) -> Any
     return np.where(condition, yes, no)
 
 
+def _clip(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) -> Any:
+    data, low, high = (*inputs, None, None)[:3]
+    assert data is not None
+    low = attributes.get("min") if low is None else low
+    high = attributes.get("max") if high is None else high
+    return data if low is None and high is None else np.clip(data, low, high).astype(data.dtype)
+
+
+def _one_hot(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) -> Any:
+    indices, depth, values = inputs
+    assert indices is not None
+    assert depth is not None
+    assert values is not None
+    size = int(depth.reshape(-1)[0])
+    places = np.where(indices < 0, indices + size, indices)[..., None] == np.arange(size)
+    axis = int(attributes.get("axis", -1)) % places.ndim
+    return np.moveaxis(np.where(places, values[1], values[0]).astype(values.dtype), -1, axis)
+
+
 def _gather_elements(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) -> Any:
     data, indices = inputs
     assert data is not None
@@ -319,7 +340,8 @@ _TABLE: dict[str, Evaluate] = {
     "LessOrEqual": _elementwise(np.less_equal), "And": _elementwise(np.logical_and),
     "Or": _elementwise(np.logical_or), "Xor": _elementwise(np.logical_xor),
     "Not": _elementwise(np.logical_not), "IsNaN": _elementwise(np.isnan),
-    "Where": _where, "Relu": _elementwise(lambda x: np.maximum(x, 0)),
+    "Where": _where, "Clip": _clip, "OneHot": _one_hot,
+    "Relu": _elementwise(lambda x: np.maximum(x, 0)),
     "Min": _variadic(np.minimum), "Max": _variadic(np.maximum), "Sum": _variadic(np.add),
     "Identity": lambda i, _, __: i[0],
     "Cast": _cast, "CastLike": _cast_like, "Gather": _gather, "Concat": _concat,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dippm.model.graph.draft import Draft, Node, Value, producer_of
+from dippm.model.graph.operators import FUSED_RANK
+from dippm.model.graph.rules.products import is_dense
 from dippm.model.graph.rules.prune import prune
 
 _ON_SCORES = (
@@ -71,6 +73,8 @@ def _recognise(
     query, key = product.inputs
     if product.out.shape[-2:] != softmax.out.shape[-2:]:
         return
+    if is_call and (len(product.out.shape) != FUSED_RANK or is_dense(product)):
+        return  # PyTorch runs other ranks in steps
     if scales_both and not (_scale_of(draft, query)[0] and _scale_of(draft, key)[0]):
         return
     query, scaled_query = _skip_scale(draft, query)

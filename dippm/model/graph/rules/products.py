@@ -24,7 +24,7 @@ def name_products(draft: Draft) -> None:
 def _name_product(node: Node) -> None:
     left, right = node.inputs
     k = left.shape[-1]
-    if right.is_static and prod(right.shape[:-2]) == 1 and not left.is_static:
+    if is_dense(node):
         node.op = "dense"
         node.attributes = {"in_features": k, "out_features": right.shape[-1]}
     else:
@@ -51,7 +51,7 @@ def _move_bias(draft: Draft, node: Node) -> None:
         return
     bias, view = static[0], producer_of(data[0], "reshape")
     product = producer_of(view.inputs[0], "matmul") if view else None
-    if product is None or not product.inputs[1].is_static or draft.sole_user(data[0]) is None:
+    if product is None or not is_dense(product) or draft.sole_user(data[0]) is None:
         return
     rank = len(bias.shape)
     if bias.size != product.out.shape[-1] or bias.shape != node.out.shape[-rank:]:
@@ -66,6 +66,12 @@ def _move_bias(draft: Draft, node: Node) -> None:
     draft.path, draft.origin = node.path, node.origin
     last = draft.make("reshape", [node.out], outputs=[after])
     draft.nodes.insert(draft.nodes.index(node) + 1, last)
+
+
+def is_dense(product: Node) -> bool:
+    """Return whether a product is that of activations with one matrix of weights."""
+    left, right = product.inputs
+    return right.is_static and prod(right.shape[:-2]) == 1 and not left.is_static
 
 
 BYTES = ("int8", "uint8")

@@ -76,15 +76,16 @@ def build(raw: RawGraph) -> ModelGraph:
 def _build(raw: RawGraph) -> ModelGraph:
     draft = read(raw)
     spellings = {i: split_name(operator.name)[1] for i, operator in enumerate(raw.operators)}
-    written = draft if raw.is_of_pytorch else _with_composites(raw)
-    program, nodes = record(written, raw.called, spellings)
+    joined = None if raw.is_of_pytorch else _with_composites(raw)
+    program, nodes = record(joined or draft, raw.called, spellings)
     for number, rule in enumerate(RULES, 1):
         if len(draft.nodes) > EACH:
             tell(f"rule {number} of {len(RULES)}")
         rule(draft)
     draft.nodes = post_order(draft)
     mark_copies(draft)
-    sequence = _calls(raw, draft, spellings)
+    # Eager PyTorch repeats work on parameters alone on every pass; other frameworks do it once.
+    sequence = _calls(joined or read(raw, keep_static=True), draft, spellings)
     return _freeze(draft, raw, assign_nodes(program, nodes, draft), sequence)
 
 
@@ -96,12 +97,8 @@ def _with_composites(raw: RawGraph) -> Draft:
     return draft
 
 
-def _calls(raw: RawGraph, draft: Draft, spellings: dict[int, str]) -> CallSequence:
-    """Return the framework's calls, each with the canonical operator that it became part of.
-
-    Eager PyTorch repeats work on parameters alone on every pass; other frameworks do it once.
-    """
-    written = read(raw, keep_static=True) if raw.is_of_pytorch else _with_composites(raw)
+def _calls(written: Draft, draft: Draft, spellings: dict[int, str]) -> CallSequence:
+    """Return the calls of a draft, each with the canonical operator that it became part of."""
     sequence = calls.sequence_of(written, spellings)
     kept = {node.origin: i for i, node in enumerate(draft.nodes) if node.origin >= 0}
     return calls.assign_nodes(sequence, [node.origin for node in written.nodes], kept)

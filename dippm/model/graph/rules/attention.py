@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dippm.model.graph.draft import Draft, Node, Value, producer_of
 from dippm.model.graph.operators import FUSED_RANK
+from dippm.model.graph.rules.layout import restore_order
 from dippm.model.graph.rules.products import is_dense
 from dippm.model.graph.rules.prune import prune
 
@@ -44,6 +45,7 @@ def join_attention(draft: Draft, *, scales_both: bool = False) -> None:
     for node in list(draft.nodes):
         if node.alive and node.op in _PRODUCTS:
             _recognise(draft, node, is_call=True, scales_both=scales_both)
+    restore_order(draft)
     prune(draft)
 
 
@@ -212,14 +214,12 @@ def _scale_of(draft: Draft, value: Value) -> tuple[Node | None, list[Node]]:
 
 
 def _transposed(draft: Draft, value: Value, reader: Node) -> Value:
-    """Return a view of a value with its last two axes swapped, made right before its reader."""
+    """Return a view of a value with its last two axes swapped, made at the end for now."""
     *outer, rows, columns = range(len(value.shape))
     order = (*outer, columns, rows)
     draft.path, draft.origin = reader.path, reader.origin
     shape = tuple(value.shape[axis] for axis in order)
-    view = draft.make("transpose", [value], shape=shape, permutation=order)
-    draft.nodes.insert(draft.nodes.index(reader), view)
-    return view.out
+    return draft.emit("transpose", [value], shape=shape, permutation=order).out
 
 
 def _skip_transpose(draft: Draft, key: Value) -> Value:

@@ -107,7 +107,7 @@ def settle_layout(draft: Draft) -> None:
     for node in list(draft.nodes):
         if node.alive:
             _sink(draft, node)
-    _restore_order(draft)
+    restore_order(draft)
     drop_identities(draft)
     for node in draft.nodes:
         if node.op == "transpose" and node.attributes.get("layout"):
@@ -268,7 +268,7 @@ def _sink_pad(draft: Draft, node: Node) -> None:
     _move_results(draft, node, permutation, virtual=virtual)
 
 
-def _restore_order(draft: Draft) -> None:
+def restore_order(draft: Draft) -> None:
     """Sort nodes so that producers come first, and keep the order otherwise."""
     position = {id(node): i for i, node in enumerate(draft.nodes)}
     ordered: list[Node] = []

@@ -11,6 +11,7 @@ from math import prod
 
 from dippm.model.graph.draft import Draft, Node, Value, producer_of
 from dippm.model.graph.operators import operator
+from dippm.model.graph.rules.layout import restore_order
 from dippm.model.graph.rules.prune import prune
 
 
@@ -42,6 +43,7 @@ def join_biases(draft: Draft) -> None:
     for node in draft.live():
         if node.op == "add":
             _move_bias(draft, node)
+    restore_order(draft)
     prune(draft)
 
 
@@ -64,8 +66,7 @@ def _move_bias(draft: Draft, node: Node) -> None:
     draft.set_inputs(node, [product.out, flat])
     product.path = node.path
     draft.path, draft.origin = node.path, node.origin
-    last = draft.make("reshape", [node.out], outputs=[after])
-    draft.nodes.insert(draft.nodes.index(node) + 1, last)
+    draft.emit("reshape", [node.out], outputs=[after])
 
 
 def is_dense(product: Node) -> bool:

@@ -30,7 +30,7 @@ def drop_identities(draft: Draft) -> None:
 def drop_neutral(draft: Draft) -> None:
     """Remove sums with 0 and products with 1, as Paddle's operator for both writes one of them."""
     for node in draft.live():
-        if _is_neutral(node) and node.out.shape == node.inputs[0].shape:
+        if _is_neutral(node):
             draft.bypass(node, node.inputs[0])
     prune(draft)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.features.kernels import launched
+from dippm.model.graph import build
 from dippm.model.graph.model_graph import ModelGraph
 from tests.unit.graph.sketch import BATCH, Sketch
 
@@ -42,7 +44,8 @@ def spelled(*, permuted: bool = False, mask: tuple[int, ...] = ()) -> ModelGraph
     if mask:
         scores = s.call("add", [scores, s.input(*mask)], *TABLE)
     weights = s.call("nn.softmax", [scores], *TABLE, axis=3)
-    return s.graph(s.call("matmul", [weights, value], *SHAPE))
+    raw = s.raw(s.call("matmul", [weights, value], *SHAPE))
+    return build(replace(raw, is_exported_by_pytorch=True))
 
 
 def kernels(graph: ModelGraph, *how: Any, **more: Any) -> list[Kernel]:

@@ -56,6 +56,7 @@ pass over the result follows either way of dense ones, but depthwise convolution
 themselves, and a folded network of them is faster. It also works out what depends on weights alone
 and drops copies that a model asks for: networks that wait for the host may differ by a fifth."""
 EXPORTED = "torchvision:resnet50,torchvision:vit_b_16,torchvision:convnext_tiny"
+"""Networks that are asked as their export to ONNX as well."""
 FASTER = (
     ("tf32", "fp32"),
     ("fp32", "fp32-ieee"),

@@ -144,20 +144,25 @@ def host_warnings(host: HostUse, latency: Estimate) -> Iterator[str]:
     yield f"{text}; a larger batch or compiled mode is less bound to it"
 
 
-def layout_warnings(table: KernelTable, c: Conditions, total_ms: float) -> Iterator[str]:
+def layout_warnings(
+    table: KernelTable, c: Conditions, total_ms: float, all_serial_ms: float
+) -> Iterator[str]:
     """Yield a warning if `channels_last` would spare a step much of the time of its batch norms.
 
     Args:
         table: kernels of the step.
         c: the conditions.
         total_ms: latency in ms.
+        all_serial_ms: serial steps of all kernels, see `KernelTimes`.
     """
+    if all_serial_ms < NORMS_DECIDE * total_ms:
+        return
     norms_ms = serial_ms(table, c.batch)[table.kind == _BATCH_NORM].sum()
     if norms_ms >= NORMS_DECIDE * total_ms:
         yield (
-            f"batch norms wait {norms_ms:.3g} ms for single loads: of {c.precision} images held "
-            "channels first PyTorch reads each channel by one block of threads; with "
-            "channels_last (`--channels-last`) they do not wait"
+            f"batch norms wait {norms_ms:.3g} ms for single loads (memory latency): PyTorch's "
+            f"kernel for {c.precision} images held channels first has one block of threads for "
+            "each channel; channels_last (`--channels-last`) spares it"
         )
 
 

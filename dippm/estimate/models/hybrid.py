@@ -193,7 +193,7 @@ class Hybrid:
                 *limit_warnings(c.device, found.limited),
                 *calibration_warnings(c, terms, self.intervals),
                 *host_warnings(host, latency),
-                *layout_warnings(table, c, total_ms),
+                *layout_warnings(table, c, total_ms, found.serial_ms),
                 *self._memory_answers.warnings(graph, c, memory),
             ),
             memory_parts=memory.parts,

@@ -43,6 +43,7 @@ AUTOGRAD_TIME = (
 FEW_NORMS = 0.1
 """Norms per convolution below which a file's exporter may have folded norms into them."""
 MANY_CONVOLUTIONS = 8
+"""Convolutions from which a file's few norms say something: transformers have one or two."""
 
 
 def folded_norms(graph: ModelGraph) -> list[str]:

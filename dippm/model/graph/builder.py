@@ -84,6 +84,9 @@ def _build(raw: RawGraph) -> ModelGraph:
         rule(draft)
     draft.nodes = post_order(draft)
     mark_copies(draft)
+    if joined is not None:
+        canonical = {node.origin: node for node in draft.nodes if node.origin >= 0}
+        nodes = [canonical.get(node.origin, node) for node in nodes]
     # Eager PyTorch repeats work on parameters alone on every pass; other frameworks do it once.
     sequence = _calls(joined or read(raw, keep_static=True), draft, spellings)
     return _freeze(draft, raw, assign_nodes(program, nodes, draft), sequence)

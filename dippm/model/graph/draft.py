@@ -72,6 +72,12 @@ class Value:
         """Number of elements."""
         return prod(self.shape)
 
+    def as_static(self, shape: Shape) -> Value:
+        """Return this static value in another shape, which needs no node."""
+        view = Value(shape, self.dtype, name=self.name)
+        view.is_static, view.roots, view.static_work = True, self.roots, self.static_work
+        return view
+
     def __repr__(self) -> str:
         return f"<{'static ' if self.is_static else ''}{self.dtype}{list(self.shape)}>"
 

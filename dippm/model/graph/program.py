@@ -130,16 +130,8 @@ def assign_nodes(program: Program, nodes: list[Node], draft: Draft) -> Program:
     """Return the program with `node` set to the node that each step became part of.
 
     A step whose node a rule removed belongs to the next node that remains.
-
-    Args:
-        program: result of `record`.
-        nodes: the node of each step.
-        draft: the draft that was recorded after all rules, or another one of the same file.
     """
     position = {id(node): i for i, node in enumerate(draft.nodes)}
-    if nodes and not any(id(node) in position for node in nodes):
-        found = {node.origin: i for i, node in enumerate(draft.nodes) if node.origin >= 0}
-        position = {id(node): found[node.origin] for node in nodes if node.origin in found}
     steps, following = [], -1
     for step, node in zip(reversed(program.steps), reversed(nodes), strict=True):
         following = position.get(id(node), following)

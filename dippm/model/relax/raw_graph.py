@@ -102,7 +102,7 @@ class RawGraph:
 
     @property
     def is_of_pytorch(self) -> bool:
-        """Whether the operators are calls of PyTorch, in eager mode all run, read or not."""
+        """Whether they are PyTorch's own calls; eager mode runs also those that nobody reads."""
         return bool(self.called)
 
     def to_json(self) -> str:

@@ -53,8 +53,7 @@ class RawCall:
         """Return a view of a value; a view of a parameter is a parameter and needs no node."""
         if not value.is_static:
             return self.step(op, [value], shape, **attributes)
-        view = Value(shape, value.dtype, name=value.name)
-        view.is_static, view.roots, view.static_work = True, value.roots, value.static_work
+        view = value.as_static(shape)
         view.producer = value.producer
         return view
 

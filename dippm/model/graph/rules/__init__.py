@@ -17,7 +17,7 @@ from dippm.model.graph.rules.attention import (
     recognise_attention,
 )
 from dippm.model.graph.rules.layout import drop_identities, drop_neutral, settle_layout
-from dippm.model.graph.rules.norms import join_exported_norms, join_norms, recognise_norms
+from dippm.model.graph.rules.norms import join_exported_norms, recognise_norms
 from dippm.model.graph.rules.pools import join_pads, unify_pools
 from dippm.model.graph.rules.products import join_biases, name_integer_products, name_products
 from dippm.model.graph.rules.prune import merge_duplicates, prune
@@ -47,7 +47,7 @@ COMPOSITES: tuple[Rule, ...] = (
     drop_neutral,
     join_pads,
     name_activations,
-    join_norms,
+    recognise_norms,
     join_attention,
     join_biases,
 )

@@ -40,7 +40,7 @@ def join_attention(draft: Draft, *, scales_both: bool = False) -> None:
 
     Args:
         draft: calls of a file.
-        scales_both: whether only that counts which scales queries and keys alike.
+        scales_both: whether it must scale queries and keys alike.
     """
     for node in list(draft.nodes):
         if node.alive and node.op in _PRODUCTS:

@@ -218,10 +218,7 @@ def _moved_static(value: Value, rank: int) -> Value | None:
     if not value.is_static or len(value.shape) > rank:
         return None
     shape = (1,) * (rank - len(value.shape)) + value.shape
-    moved = Value((shape[0], shape[-1], *shape[1:-1]), value.dtype, name=value.name)
-    moved.is_static, moved.roots = True, value.roots
-    moved.static_work = value.static_work
-    return moved
+    return value.as_static((shape[0], shape[-1], *shape[1:-1]))
 
 
 def _move_results(draft: Draft, node: Node, permutation: Permutation, *, virtual: bool) -> None:

@@ -16,29 +16,21 @@ KINDS = ("layer_norm", "rms_norm")
 _SQUARES = ("square", "multiply", "power")
 
 
-def recognise_norms(draft: Draft) -> None:
-    """Replace the operators of each layer, RMS and group norm by one node."""
+def recognise_norms(draft: Draft, kinds: Collection[str] = KINDS) -> None:
+    """Replace the operators of each layer, RMS and group norm by one node.
+
+    Args:
+        draft: operators of a model.
+        kinds: those of layer and RMS norms that are replaced; group norms are in any case.
+    """
     for node in list(draft.nodes):
         if not node.alive:
             continue
         if node.op in ("layer_norm", "rms_norm"):
             _settle(node)
         elif node.op in ("multiply", "divide"):
-            _from_pieces(draft, node)
-        elif node.op in ("group_norm", "instance_norm"):
-            _settle_groups(node)
-            _from_reshaped_instances(draft, node)
-    prune(draft)
-
-
-def join_norms(draft: Draft, kinds: Collection[str] = KINDS) -> None:
-    """Replace the operators that spell a norm by one call of it."""
-    for node in list(draft.nodes):
-        if not node.alive:
-            continue
-        if node.op in ("multiply", "divide"):
             _from_pieces(draft, node, kinds)
-        elif node.op == "instance_norm":
+        elif node.op in ("group_norm", "instance_norm"):
             _settle_groups(node)
             _from_reshaped_instances(draft, node)
     prune(draft)
@@ -49,7 +41,7 @@ def join_exported_norms(draft: Draft) -> None:
 
     RMS norms remain as they are written: most models spell them out themselves.
     """
-    join_norms(draft, ("layer_norm",))
+    recognise_norms(draft, ("layer_norm",))
 
 
 def _settle(node: Node) -> None:
@@ -88,7 +80,7 @@ def _span(value: Value, axes: tuple[int, ...]) -> int:
     return size
 
 
-def _from_pieces(draft: Draft, node: Node, kinds: Collection[str] = KINDS) -> None:
+def _from_pieces(draft: Draft, node: Node, kinds: Collection[str]) -> None:
     found = _scaled_by_root(node)
     if found is None:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dippm.model.graph.draft import Draft, Node, Value, producer_of
 from dippm.model.graph.rules.prune import prune
 
@@ -57,19 +59,26 @@ def _merge_pad(draft: Draft, node: Node) -> None:
     pad = producer_of(node.inputs[0], "pad")
     if pad is None or not pad.attributes.get("zero") or node.op == "max_pool":
         return
-    widths = pad.attributes["widths"]
-    if any(widths[:4]):
+    padding = _padding_with(node, pad.attributes["widths"])
+    if node.op == "conv_transpose" or padding is None:
         return
-    begins, ends = widths[4::2], widths[5::2]
-    padding = node.attributes["padding"]
-    if node.op == "conv_transpose" or len(padding) != len(begins) + len(ends):
-        return
-    node.attributes["padding"] = tuple(
-        p + w for p, w in zip(padding, (*begins, *ends), strict=True)
-    )
+    node.attributes["padding"] = padding
     draft.set_inputs(node, [pad.inputs[0], *node.inputs[1:]])
     if not pad.out.uses:
         node.absorbed.insert(0, "pad")
+
+
+def _padding_with(node: Node, widths: Sequence[int]) -> tuple[int, ...] | None:
+    """Return a node's padding and that of a pad before it; None if they cannot be one.
+
+    Args:
+        node: a convolution or a pooling.
+        widths: begin and end by axis, in the order N, C, spatial.
+    """
+    added, padding = (*widths[4::2], *widths[5::2]), node.attributes["padding"]
+    if any(widths[:4]) or len(padding) != len(added):
+        return None
+    return tuple(p + w for p, w in zip(padding, added, strict=True))
 
 
 def join_pads(draft: Draft) -> None:
@@ -90,13 +99,12 @@ def _join_pad(draft: Draft, node: Node) -> None:
         return
     if draft.sole_user(pad.out) is None or draft.sole_user(node.inputs[0]) is None:
         return
-    before, after = pad.attributes["widths"][::2], pad.attributes["widths"][1::2]
-    order = change.attributes["permutation"] if change else tuple(range(len(before)))
-    added = [before[axis] for axis in order]
-    padding = node.attributes["padding"]
-    if before != after or any(added[:2]) or len(padding) != 2 * len(added[2:]):
+    given = pad.attributes["widths"]
+    order = change.attributes["permutation"] if change else tuple(range(len(given) // 2))
+    padding = _padding_with(node, [w for axis in order for w in given[2 * axis : 2 * axis + 2]])
+    if padding is None or given[::2] != given[1::2]:
         return
-    node.attributes["padding"] = tuple(p + w for p, w in zip(padding, 2 * added[2:], strict=True))
+    node.attributes["padding"] = padding
     source = pad.inputs[0]
     if change is not None:
         draft.set_inputs(change, [source])

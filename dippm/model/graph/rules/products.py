@@ -58,12 +58,10 @@ def _move_bias(draft: Draft, node: Node) -> None:
     rank = len(bias.shape)
     if bias.size != product.out.shape[-1] or bias.shape != node.out.shape[-rank:]:
         return
-    flat = Value((bias.size,), bias.dtype, name=bias.name)
-    flat.is_static, flat.roots, flat.static_work = True, bias.roots, bias.static_work
     after = node.out
     node.outputs = [Value(product.out.shape, after.dtype)]
     node.out.producer = node
-    draft.set_inputs(node, [product.out, flat])
+    draft.set_inputs(node, [product.out, bias.as_static((bias.size,))])
     product.path = node.path
     draft.path, draft.origin = node.path, node.origin
     draft.emit("reshape", [node.out], outputs=[after])

@@ -53,8 +53,8 @@ TOLERANCE = 0.02
 SAME_NETWORK = 0.1
 """Tolerance of one network that two frameworks wrote. An exporter folds norms into convolutions: a
 pass over the result follows either way of dense ones, but depthwise convolutions add their bias
-themselves, and a folded network of them is faster. It also works out what depends on weights alone
-and drops copies that a model asks for: networks that wait for the host may differ by a fifth."""
+themselves, and a folded network of them is faster. It also works out what depends on weights alone,
+so that networks of that kind which wait for the host are faster too."""
 EXPORTED = "torchvision:resnet50,torchvision:vit_b_16,torchvision:convnext_tiny"
 """Networks that are asked as their export to ONNX as well."""
 FASTER = (

@@ -117,6 +117,27 @@ def test_a_transformer_layer(export):
     assert graph.at_batch(1).macs == projections + attention
 
 
+class SelfAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_packed_projections_are_copied_once(export, exporter):
+    """As the module does; exporters leave its call of `contiguous` out."""
+    path = export(SelfAttention().eval(), (torch.zeros(2, 10, 32),), exporter=exporter)
+    raw, graph = graph_of(path)
+    calls = graph.calls
+    copies = [c for c in calls.calls if c.attributes.get("copies") == "contiguous"]
+    assert [calls.tensors[c.outputs[0]].shape for c in copies] == [(3, 10, raw.batch, 32)]
+    slices = [c for c in calls.calls if c.op == "slice"]
+    assert [c.inputs for c in slices] == [copies[0].outputs] * 3
+
+
 VISION = {
     "resnet50": (4.089e9, {"conv2d": 53, "relu": 49, "add": 16, "max_pool": 1, "dense": 1}),
     "vgg16": (15.470e9, {"conv2d": 13, "relu": 15, "max_pool": 5, "dense": 3}),

@@ -12,6 +12,7 @@ from dippm.model.graph.draft import Draft
 from dippm.model.graph.rules.activations import join_exported_activations, name_activations
 from dippm.model.graph.rules.affine import fold_affine
 from dippm.model.graph.rules.attention import (
+    copy_packed_projections,
     join_attention,
     join_exported_attention,
     recognise_attention,
@@ -56,6 +57,7 @@ EXPORTED_COMPOSITES: tuple[Rule, ...] = (
     join_exported_activations,
     join_exported_norms,
     join_exported_attention,
+    copy_packed_projections,
 )
 """The same for what PyTorch's exporters write, so that what a model itself spells out remains."""
 

@@ -25,6 +25,7 @@ _ON_SCORES = (
 _VIEWS = ("reshape", "transpose")
 _PRODUCTS = ("batch_matmul", "matmul")
 _LONGEST = 12
+_PACKED_TO_FRONT = (3, 1, 2, 0, 4)
 
 
 def recognise_attention(draft: Draft) -> None:
@@ -56,6 +57,29 @@ def join_exported_attention(draft: Draft) -> None:
     out do not: those scale one of them, or the scores.
     """
     join_attention(draft, scales_both=True)
+
+
+def copy_packed_projections(draft: Draft) -> None:
+    """Insert the copy of `nn.MultiheadAttention`'s packed projections, which exporters leave out.
+
+    The module moves the axis of queries, keys and values to the front, and makes that contiguous;
+    without it each of them would be copied by the view that splits its heads.
+    """
+    for node in draft.live():
+        if node.op != "transpose" or node.attributes["permutation"] != _PACKED_TO_FRONT:
+            continue
+        squeeze, (parts, *outer, one, width) = draft.sole_user(node.out), node.out.shape
+        if one != 1 or squeeze is None or squeeze.out.shape != (parts, *outer, width):
+            continue
+        readers = [reader for reader in squeeze.out.uses if reader.op == "slice"]
+        if parts != len(readers) or parts != len(squeeze.out.uses):
+            continue
+        draft.path, draft.origin = squeeze.path, squeeze.origin
+        packed = squeeze.out
+        copy = draft.emit("identity", [packed], shape=packed.shape, copies="contiguous").out
+        for reader in readers:
+            draft.set_inputs(reader, [copy])
+    restore_order(draft)
 
 
 def _recognise(

@@ -111,7 +111,7 @@ class ConditionsError(DippmError, ValueError):
 
 
 class UnsupportedPrecisionError(ConditionsError):
-    """The device has no hardware for this precision."""
+    """The device, or the runtime on it, does not support this precision."""
 
 
 class ConstraintError(DippmError, ValueError):

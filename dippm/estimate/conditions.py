@@ -274,11 +274,6 @@ class Conditions:
         timer = spelt("timer", timer, TIMERS)
         for name, value in zip(self.__slots__, (place, execution, batch, timer), strict=True):
             object.__setattr__(self, name, value)
-        if execution.runtime in GRAPH_ENGINES and place.device.is_of_another_vendor:
-            raise ConditionsError(
-                f"{execution.runtime} runs on NVIDIA GPUs, and {place.device.name} is not one",
-                "Use runtime=pytorch.",
-            )
         if execution.precision not in supported_precisions(place.device, execution.runtime):
             raise unsupported(place.device, execution.precision, execution.runtime)
 
@@ -405,9 +400,11 @@ def phase_of(name: str) -> Phase:
 def supported_precisions(device: Device, runtime: Runtime = "pytorch") -> tuple[Precision, ...]:
     """Return the precisions that a runtime supports and a GPU has hardware for, by its peak rates.
 
-    A CPU has no known rates, so all are returned.
+    A CPU has no known rates, so all are returned. Engines of whole graphs run on NVIDIA GPUs alone.
     """
     known = PRECISIONS
+    if runtime in GRAPH_ENGINES and device.is_of_another_vendor:
+        return ()
     if runtime in GRAPH_ENGINES:
         known = tuple(p for p in PRECISIONS if not p.startswith("amp"))
     if runtime == "tensorrt":
@@ -421,7 +418,11 @@ def supported_precisions(device: Device, runtime: Runtime = "pytorch") -> tuple[
 def unsupported(
     device: Device, precision: Precision, runtime: Runtime = "pytorch"
 ) -> UnsupportedPrecisionError:
-    """Return the error for a precision that the GPU or the runtime does not support."""
+    """Return the error for a precision that the GPU or the runtime on it does not support."""
+    if runtime in GRAPH_ENGINES and device.is_of_another_vendor:
+        return UnsupportedPrecisionError(
+            f"{runtime} runs on NVIDIA GPUs, and {device.name} is not one", "Use runtime=pytorch."
+        )
     format_ = _NEEDS.get(precision, "fp32")
     has = ", ".join(supported_precisions(device, runtime))
     if precision in EIGHT_BITS and runtime != "tensorrt":

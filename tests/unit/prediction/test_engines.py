@@ -21,7 +21,7 @@ from dippm.decide.exploration.space import Space
 from dippm.devices import find
 from dippm.errors import ConditionsError, NothingFeasibleError, UnsupportedPrecisionError
 from dippm.estimate import pretrained
-from dippm.estimate.conditions import Conditions, Precision
+from dippm.estimate.conditions import GRAPH_ENGINES, Conditions, Precision, Runtime
 from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
 from dippm.estimate.features.kernel_table import KernelTable
 from dippm.estimate.models.engine_law import as_pytorch, as_run, tensorrt
@@ -148,6 +148,16 @@ def test_an_engine_of_nvidia_is_refused_on_the_gpu_of_another_vendor() -> None:
     with pytest.raises(ConditionsError, match="MI300X is not one") as error:
         T4.replace(device=find("MI300X"))
     assert "runtime=pytorch" in error.value.hint
+
+
+@pytest.mark.parametrize("runtime", GRAPH_ENGINES)
+def test_gpus_that_an_engine_does_not_run_on_are_ranked_last_with_the_reason(
+    runtime: Runtime,
+) -> None:
+    model = convolutional()
+    rows = dippm.choose(model, devices=("MI300X", "T4"), precision="fp16", runtime=runtime).rows()
+    assert [row["device"] for row in rows] == ["T4", "MI300X"]
+    assert "MI300X is not one" in rows[1]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from dippm.model.graph.strides import (
 Strides = tuple[int, ...]
 _WEIGHTED = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "batch_matmul")
 _KEEPS_CHANNELS_LAST = ("conv2d", "batch_norm", "max_pool", "avg_pool", "resize")
-_OFTEN_IN_PLACE = ("relu", "relu6", "leaky_relu", "silu", "hard_swish")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def record(
         spellings: names of the operators in the file, folded by `fold_name`, by position.
     """
     calls = frozenset(called)
-    recorder = _Recorder(draft, spellings, guesses_in_place=not calls)
+    recorder = _Recorder(draft, spellings)
     for node in draft.nodes:
         recorder.add(node)
         recorder.hold(node)
@@ -140,11 +139,8 @@ def assign_nodes(program: Program, nodes: list[Node], draft: Draft) -> Program:
 
 
 class _Recorder:
-    def __init__(
-        self, draft: Draft, spellings: Mapping[int, str], *, guesses_in_place: bool
-    ) -> None:
+    def __init__(self, draft: Draft, spellings: Mapping[int, str]) -> None:
         self.draft, self.spellings = draft, spellings
-        self.guesses_in_place = guesses_in_place
         self.buffers: list[Buffer] = []
         self.steps: list[ProgramStep] = []
         self.nodes: list[Node] = []
@@ -256,17 +252,12 @@ class _Recorder:
         return self._is_bias(node, source)
 
     def _is_in_place(self, node: Node, source: Value) -> bool:
-        """Return whether the result is written into the first argument.
-
-        For files that do not say, the habits of the frameworks' vision models are assumed.
-        """
+        """Return whether the result is written into the first argument."""
         if source.shape != node.out.shape:
             return False
         if self.spellings.get(node.origin) in PARTIAL_WRITES:
             return source is node.inputs[0]
-        if not self.guesses_in_place:
-            return node.in_place
-        return node.op in _OFTEN_IN_PLACE and len(source.uses) == 1 and source.producer is not None
+        return node.in_place
 
     def _is_bias(self, node: Node, source: Value) -> bool:
         """Return whether the product before the node adds this bias itself."""

@@ -80,3 +80,14 @@ def test_sums_with_zero_are_no_calls() -> None:
     scaled = s.call("multiply", [s.input(BATCH, 8), s.number(0.5)], BATCH, 8)
     out = s.call("add", [scaled, s.number(0.0)], BATCH, 8)
     assert calls_of(s, out) == ["multiply"]
+
+
+def test_activations_write_over_what_nothing_else_reads() -> None:
+    """As vision models of PyTorch ask for; the file does not say it."""
+    s = Sketch()
+    x = s.conv(s.input(BATCH, 3, 8, 8), s.weight(4, 3, 3, 3), BATCH, 4, 6, 6)
+    once = s.call("nn.relu", [x], BATCH, 4, 6, 6)
+    again = s.call("nn.relu", [once], BATCH, 4, 6, 6)
+    out = s.call("add", [once, again], BATCH, 4, 6, 6)
+    calls = build(s.raw(out)).calls.calls
+    assert [(c.op, c.in_place) for c in calls if c.op == "relu"] == [("relu", True), ("relu", False)]

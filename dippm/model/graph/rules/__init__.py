@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dippm.model.graph.draft import Draft
-from dippm.model.graph.rules.activations import join_exported_activations, name_activations
+from dippm.model.graph.rules.activations import (
+    join_exported_activations,
+    name_activations,
+    write_in_place,
+)
 from dippm.model.graph.rules.affine import fold_affine
 from dippm.model.graph.rules.attention import (
     copy_packed_projections,
@@ -51,6 +55,7 @@ COMPOSITES: tuple[Rule, ...] = (
     recognise_norms,
     join_attention,
     join_biases,
+    write_in_place,
 )
 """Rules for the calls of a file whose format spells out what PyTorch does in one call."""
 EXPORTED_COMPOSITES: tuple[Rule, ...] = (
@@ -58,6 +63,7 @@ EXPORTED_COMPOSITES: tuple[Rule, ...] = (
     join_exported_norms,
     join_exported_attention,
     copy_packed_projections,
+    write_in_place,
 )
 """The same for what PyTorch's exporters write, so that what a model itself spells out remains."""
 

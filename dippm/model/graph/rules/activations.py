@@ -8,6 +8,7 @@ from dippm.model.graph.draft import Draft, Node, Value, producer_of
 from dippm.model.graph.rules.prune import prune
 
 Match = Callable[[Draft, Node], "tuple[Value, list[str], str] | None"]
+_OFTEN_IN_PLACE = ("relu", "relu6", "leaky_relu", "silu", "hard_swish")
 
 
 def name_activations(draft: Draft) -> None:
@@ -248,3 +249,11 @@ _MATCHES: dict[str, tuple[Match, ...]] = {
     "log": (_softplus,),
     "log1p": (_softplus,),
 }
+
+
+def write_in_place(draft: Draft) -> None:
+    """Let activations overwrite an argument that nothing else reads, as vision models do."""
+    for node in draft.nodes:
+        if node.alive and node.op in _OFTEN_IN_PLACE:
+            (source,) = node.inputs[:1]
+            node.in_place = len(source.uses) == 1 and source.producer is not None

@@ -10,6 +10,7 @@ from dippm.devices.hosts import (
     assumed_hosts,
     default_host,
     host_of,
+    named_host_log_sd,
     unknown_host_log_sd,
 )
 from dippm.devices.mig import (
@@ -46,6 +47,7 @@ __all__ = [
     "is_catalogued",
     "maximal_arrangements",
     "memory_fraction",
+    "named_host_log_sd",
     "places",
     "read_device",
     "seed_profile",

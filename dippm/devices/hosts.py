@@ -52,7 +52,7 @@ class HostMachine:
 @cache
 def all_hosts() -> tuple[HostMachine, ...]:
     """Return the classes of machines, in the order of the table."""
-    classes = {name: table for name, table in _document().items() if name != "assumed"}
+    classes = {name: table for name, table in _document().items() if "launch_us" in table}
     return tuple(HostMachine(name=name, **table) for name, table in classes.items())
 
 
@@ -85,6 +85,20 @@ def unknown_host_log_sd() -> float:
         for host in all_hosts()
     )
     return math.sqrt(squares / sum(host.hosts for host in all_hosts()))
+
+
+def named_host_log_sd(phase: str, machines_log_sd: float = 0.0) -> float:
+    """Return the log standard deviation of what a host that was named takes for a model.
+
+    Models differ on one machine, too. It is at most that of a host that was assumed, whose machines
+    were measured with different models.
+
+    Args:
+        phase: "inference" or "train".
+        machines_log_sd: log standard deviation between the machines that the name stands for.
+    """
+    both = math.hypot(machines_log_sd, _document()["models"][phase])
+    return min(both, max(machines_log_sd, unknown_host_log_sd()))
 
 
 def host_of(host: str | float | HostMachine | None) -> HostMachine | None:

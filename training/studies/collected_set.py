@@ -6,7 +6,8 @@
 Each point is predicted by `dippm.predict` with GPU, precision, mode, layout and batch, and with the
 default host and context. "bound" follows from the share of kernels in the time of a profiled step:
 "GPU" from 85 %, "host" (limited by the processor) below 60 %. A median ratio below one means
-predictions that are too small.
+predictions that are too small. "host, named" asks the points that the host limits again, with the
+launch time of the set's machine: the default one over the median ratio of its inferences.
 
 --operators compares the kernels of each kind of operator as well: those that a profiler saw in
 eager inferences limited by the GPU, with what was predicted of them.
@@ -32,6 +33,7 @@ from dippm.estimate.prediction import Prediction
 from dippm.measure.collected.kernels import Kernels, read_kernels
 from dippm.measure.collected.rows import collected, read_joined
 from dippm.measure.kernels.join import join_kernels
+from dippm.model.graph import ModelGraph
 from dippm.show.report.collected.summary import used_rows
 from training.evaluation.metrics import coverage, mean_ape, median_ape
 
@@ -46,11 +48,12 @@ class Line:
     Attributes:
         phase: "inference" or "train".
         target: name of the predicted quantity.
-        part: "all", or the bound of the points.
+        part: "all", the bound of the points, or "host, named".
         n: number of points.
         median_ratio: median of predicted over measured.
         median_ape: median absolute percentage error.
         mape: mean absolute percentage error.
+        log_sd: standard deviation of the logarithm of predicted over measured about its median.
         inside: share of measurements inside their 90 % intervals, in percent.
         checkpoint: checkpoint of the predictions.
     """
@@ -62,6 +65,7 @@ class Line:
     median_ratio: float
     median_ape: float
     mape: float
+    log_sd: float
     inside: float
     checkpoint: str
 
@@ -90,11 +94,26 @@ def answers(folder: Path, joined: Path) -> Iterator[Answer]:
         if graph is None:
             continue
         for row in part.to_dict("records"):
-            asked = {name: row[name] for name in ("device", "precision", "mode", "phase")}
-            prediction = dippm.predict(
-                graph, batch=int(row["batch"]), channels_last=bool(row["channels_last"]), **asked
-            )
-            yield Answer({str(name): value for name, value in row.items()}, prediction)
+            yield _ask({str(name): value for name, value in row.items()}, graph)
+
+
+def with_host_named(found: Sequence[Answer]) -> Iterator[Answer]:
+    """Yield the answers for points that the host limits, given the launch time of its machine."""
+    limited = [a for a in found if a.bound == "host" and a.prediction.latency_ms is not None]
+    times = [
+        answer.prediction.host.launch_us * answer.row["latency_ms"] / answer.prediction.latency_ms
+        for answer in limited
+        if answer.row["phase"] == "inference" and answer.prediction.host is not None
+    ]
+    if times:
+        host = float(np.median(times))
+        yield from (_ask(answer.row, answer.prediction.graph, host=host) for answer in limited)
+
+
+def _ask(row: dict[str, Any], graph: ModelGraph, **more: Any) -> Answer:
+    asked = {name: row[name] for name in ("device", "precision", "mode", "phase")}
+    batch, last = int(row["batch"]), bool(row["channels_last"])
+    return Answer(row, dippm.predict(graph, batch=batch, channels_last=last, **asked, **more))
 
 
 def lines(found: Sequence[Answer]) -> Iterator[Line]:
@@ -118,6 +137,7 @@ def _line(found: Sequence[Answer], phase: str, target: str, part: str) -> Iterat
     if not known:
         return
     measured, predicted = np.array([pair[:2] for pair in known]).T
+    log_ratios = np.log(predicted / measured)
     intervals = [answer.intervals[target] for _, _, answer in known]
     inside = coverage(measured, [i.low for i in intervals], [i.high for i in intervals])
     yield Line(
@@ -128,6 +148,7 @@ def _line(found: Sequence[Answer], phase: str, target: str, part: str) -> Iterat
         median_ratio=round(float(np.median(predicted / measured)), 3),
         median_ape=round(median_ape(measured, predicted), 1),
         mape=round(mean_ape(measured, predicted), 1),
+        log_sd=round(float(np.sqrt(np.mean((log_ratios - np.median(log_ratios)) ** 2))), 3),
         inside=round(100 * inside, 1),
         checkpoint=known[0][2].provenance.checkpoint,
     )
@@ -193,7 +214,12 @@ def main(
     """Print the errors of the shipped checkpoints."""
     given = list(answers(folder, joined))
     found = list(lines(given))
-    table = Table("phase", "target", "bound", "n", "median ratio", "median APE %", "MAPE %", "in %")
+    named = list(with_host_named(given))
+    for phase in dict.fromkeys(answer.row["phase"] for answer in named):
+        mine = [answer for answer in named if answer.row["phase"] == phase]
+        found += _line(mine, phase, "latency_ms", "host, named")
+    heads = "phase", "target", "bound", "n", "median ratio", "median APE %", "MAPE %", "log sd", "in %"
+    table = Table(*heads)
     for line in found:
         table.add_row(*map(str, list(asdict(line).values())[:-1]))
     Console().print(table)

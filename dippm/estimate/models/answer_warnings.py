@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from math import exp, expm1, log, sqrt
 
-from dippm.devices import Device, find, is_catalogued
+from dippm.devices import Device, find, is_catalogued, named_host_log_sd
 from dippm.devices.device import FEWEST_LAUNCHES
 from dippm.estimate.conditions import Conditions, same_arithmetic
 from dippm.estimate.features.kernel import UNITS
@@ -124,8 +124,14 @@ def calibration_warnings(c: Conditions, terms: IntervalTerms, law: IntervalLaw) 
         )
 
 
-def host_warnings(host: HostUse, latency: Estimate) -> Iterator[str]:
-    """Yield a warning if a latency depends on its host, with the host's part of the interval."""
+def host_warnings(host: HostUse, latency: Estimate, phase: str) -> Iterator[str]:
+    """Yield a warning if a latency depends on its host, with what naming it does to the interval.
+
+    Args:
+        host: the machine, and its share of the latency.
+        latency: the latency with its interval.
+        phase: "inference" or "train".
+    """
     if host.share < HOST_DECIDES:
         return
     text = (
@@ -134,12 +140,14 @@ def host_warnings(host: HostUse, latency: Estimate) -> Iterator[str]:
     if host.assumed:
         machines = Z90 * host.log_sd
         whole = log(latency.interval.high / latency.value)
-        rest = sqrt(max(whole**2 - (machines * host.share) ** 2, 0.0))
+        of_models = Z90 * named_host_log_sd(phase)
+        law = max(whole**2 - (machines * host.share) ** 2, 0.0)
+        named = sqrt(law + (of_models * host.share) ** 2)
         text += (
             f", the time of {host.name}, which was assumed; machines differ by a factor of "
-            f"{exp(machines):.1f} either way: name yours (`--host`, `dippm hosts` lists them), and "
-            f"the interval is a factor of {exp(rest):.2f} either way, not {exp(whole):.2f}; the "
-            "rest is not the host's"
+            f"{exp(machines):.1f} either way: give your machine's (`--host`, `dippm hosts` lists "
+            f"some), and the interval is a factor of {exp(named):.2f} either way, not "
+            f"{exp(whole):.2f}; models differ on one machine as well"
         )
     yield f"{text}; a larger batch or compiled mode is less bound to it"
 

@@ -16,7 +16,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.devices import Calibration, Device, HostMachine, default_host, unknown_host_log_sd
+from dippm.devices import (
+    Calibration,
+    Device,
+    HostMachine,
+    default_host,
+    named_host_log_sd,
+    unknown_host_log_sd,
+)
 from dippm.devices.device import FEWEST_LAUNCHES
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import EIGHT_BITS, Conditions, same_arithmetic
@@ -192,7 +199,7 @@ class Hybrid:
                 *self._warnings(graph, table, c),
                 *limit_warnings(c.device, found.limited),
                 *calibration_warnings(c, terms, self.intervals),
-                *host_warnings(host, latency),
+                *host_warnings(host, latency, c.phase),
                 *layout_warnings(table, c, total_ms, found.serial_ms),
                 *self._memory_answers.warnings(graph, c, memory),
             ),
@@ -305,7 +312,7 @@ class Hybrid:
             other,
             values=values,
             operators=rows if with_operators else (),
-            warnings=(*engine_warnings(graph, c, half), *host_warnings(used, latency)),
+            warnings=(*engine_warnings(graph, c, half), *host_warnings(used, latency, c.phase)),
             host=used,
             interval_terms=None,
             memory_parts=parts,
@@ -390,12 +397,14 @@ class Hybrid:
             gpu_novelty,
         )
         limit = found.limited.log_error * max(0.0, 1.0 - host.share) if found.limited else 0.0
-        plain, own, host_log_sd = c, None, host.log_sd
+        plain, own, used = c, None, host
         if c.device.calibration is not None and launches >= FEWEST_LAUNCHES:
             plain = c.replace(device=_uncalibrated(c.device))
             own = self._own_errors(found, c, host, launches, table)
         if own is not None:
-            host_log_sd = self._host(c.host, plain.device)[0].log_sd
+            used = self._host(c.host, plain.device)[0]
+        named = named_host_log_sd(c.phase, used.log_sd)
+        host_log_sd = used.log_sd if used.assumed else named
         return IntervalTerms(
             described,
             group,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 import dippm
 from dippm.measure.kernels import TracedKernel
-from training.studies.collected_set import Answer, OperatorLine, lines, operator_lines
+from training.studies.collected_set import Answer, OperatorLine, lines, operator_lines, with_host_named
 
 
 def answer(phase: str, measured: dict[str, Any], predicted: float | None) -> Any:
@@ -45,6 +46,18 @@ def test_errors_are_those_of_what_was_measured_and_predicted() -> None:
     assert (whole.n, whole.mape, whole.inside) == (2, 10.0, 50.0)
     assert whole.checkpoint == "name 1.0.0"
     assert found["train", "latency_ms", "both"].median_ape == 100.0
+
+
+def test_points_that_the_host_limits_are_asked_again_with_its_time() -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))).eval()
+    asked = {"device": "H100", "batch": 8, "precision": "fp32", "mode": "eager"}
+    prediction = dippm.predict(net, input=(64,), **asked)
+    row = {**asked, "phase": "inference", "channels_last": False, "queued_ms": None}
+    row |= {"latency_ms": 2 * prediction.latency_ms, "kernel_ms": 0.01}
+    [again] = with_host_named([Answer(row, prediction)])
+    assert again.prediction.host is not None
+    assert not again.prediction.host.assumed
+    assert again.prediction.latency_ms == pytest.approx(row["latency_ms"], rel=1e-3)
 
 
 def test_kernels_of_operators_stand_beside_what_was_predicted_of_them() -> None:

@@ -218,7 +218,17 @@ def main(
     for phase in dict.fromkeys(answer.row["phase"] for answer in named):
         mine = [answer for answer in named if answer.row["phase"] == phase]
         found += _line(mine, phase, "latency_ms", "host, named")
-    heads = "phase", "target", "bound", "n", "median ratio", "median APE %", "MAPE %", "log sd", "in %"
+    heads = (
+        "phase",
+        "target",
+        "bound",
+        "n",
+        "median ratio",
+        "median APE %",
+        "MAPE %",
+        "log sd",
+        "in %",
+    )
     table = Table(*heads)
     for line in found:
         table.add_row(*map(str, list(asdict(line).values())[:-1]))

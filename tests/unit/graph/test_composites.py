@@ -90,4 +90,7 @@ def test_activations_write_over_what_nothing_else_reads() -> None:
     again = s.call("nn.relu", [once], BATCH, 4, 6, 6)
     out = s.call("add", [once, again], BATCH, 4, 6, 6)
     calls = build(s.raw(out)).calls.calls
-    assert [(c.op, c.in_place) for c in calls if c.op == "relu"] == [("relu", True), ("relu", False)]
+    assert [(c.op, c.in_place) for c in calls if c.op == "relu"] == [
+        ("relu", True),
+        ("relu", False),
+    ]

@@ -10,7 +10,13 @@ import torch
 
 import dippm
 from dippm.measure.kernels import TracedKernel
-from training.studies.collected_set import Answer, OperatorLine, lines, operator_lines, with_host_named
+from training.studies.collected_set import (
+    Answer,
+    OperatorLine,
+    lines,
+    operator_lines,
+    with_host_named,
+)
 
 
 def answer(phase: str, measured: dict[str, Any], predicted: float | None) -> Any:

@@ -100,7 +100,8 @@ def folder(tmp_path_factory):
 def network():
     import torch
 
-    layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)]
+    # in place, as is assumed of a file, which does not say it
+    layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(inplace=True), torch.nn.Conv2d(8, 8, 3)]
     return type(HOSTILE, (torch.nn.Sequential,), {})(*layers).eval()
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dippm.devices import Device
 from dippm.errors import ConditionsError
 from dippm.estimate.conditions import (
     EIGHT_BITS,
@@ -221,12 +222,16 @@ def as_run(c: Conditions) -> Conditions:
     if c.runtime not in GRAPH_ENGINES:
         return c.replace(runtime="pytorch")
     run = c.replace(precision=_products(c), channels_last=c.runtime == "tensorrt")
-    if c.precision not in EIGHT_BITS:
-        return run
-    rates = c.device.peak_tflops
-    rate = rates["fp8"] if c.precision == "fp8" else c.device.int8_tops or 0.0
-    device = replace(c.device, peak_tflops={**rates, "int8": max(rate, rates["fp16"])})
-    return run.replace(device=device)
+    return run.replace(device=with_eight_bits(c.device, c.precision))
+
+
+def with_eight_bits(device: Device, precision: Precision) -> Device:
+    """Return a GPU whose unit of 8 bits has the rate of a format, if that is one of EIGHT_BITS."""
+    if precision not in EIGHT_BITS:
+        return device
+    rates = device.peak_tflops
+    rate = rates.get("fp8") if precision == "fp8" else device.int8_tops
+    return replace(device, peak_tflops={**rates, "int8": max(rate or 0.0, rates["fp16"])})
 
 
 def wider_than(c: Conditions) -> Conditions | None:

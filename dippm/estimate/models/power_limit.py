@@ -29,6 +29,7 @@ from dippm.devices import Device, find
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel_features import DeviceView
 from dippm.estimate.features.kernel_table import KernelGraph
+from dippm.estimate.models.engine_law import with_eight_bits
 from dippm.estimate.models.monotonic_bounds import FORMATS, is_sibling
 from dippm.estimate.models.power import PowerModel, work_ms
 
@@ -182,7 +183,8 @@ class BoardPower:
         if device.power_limit_w is None or device.calibration or device.name in measured:
             return ()
         near = [found for found in map(find, measured) if is_sibling(device, found)]
-        return tuple(c.replace(device=found, mig=None) for found in near if found.power_limit_w)
+        known = [with_eight_bits(found, c.precision) for found in near if found.power_limit_w]
+        return tuple(c.replace(device=found, mig=None) for found in known)
 
     def is_measured(self, device: Device) -> bool:
         """Return whether a board was measured, in a format of any width."""

@@ -218,18 +218,8 @@ def main(
     for phase in dict.fromkeys(answer.row["phase"] for answer in named):
         mine = [answer for answer in named if answer.row["phase"] == phase]
         found += _line(mine, phase, "latency_ms", "host, named")
-    heads = (
-        "phase",
-        "target",
-        "bound",
-        "n",
-        "median ratio",
-        "median APE %",
-        "MAPE %",
-        "log sd",
-        "in %",
-    )
-    table = Table(*heads)
+    errors = "median ratio", "median APE %", "MAPE %", "log sd", "in %"
+    table = Table("phase", "target", "bound", "n", *errors)
     for line in found:
         table.add_row(*map(str, list(asdict(line).values())[:-1]))
     Console().print(table)

@@ -9,11 +9,9 @@ than float32 ones (24 of 32 on a TITAN Xp), so nothing is said there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from dippm.devices import Device, all_devices, find
-from dippm.estimate.conditions import EIGHT_BITS, Precision, supported_precisions
-from dippm.estimate.models.engine_law import with_eight_bits
+from dippm.estimate.conditions import Precision, supported_precisions
 
 BoundingGpus = tuple[tuple[Device, ...], tuple[Device, ...]]
 """The nearest smaller GPUs and the nearest larger ones."""
@@ -115,20 +113,5 @@ class MonotonicBounds:
         key = device, precision
         if key not in self._known:
             measured = self._measured.get(FORMATS[precision], ())
-            find_near = _neighbours_in_eight_bits if precision in EIGHT_BITS else neighbours
-            self._known[key] = find_near(device, measured, precision)
+            self._known[key] = neighbours(device, measured, precision)
         return self._known[key]
-
-
-def _neighbours_in_eight_bits(
-    device: Device, measured: Iterable[str], precision: Precision
-) -> BoundingGpus:
-    """Return the GPUs next to one in half precision that have a format of 8 bits, at its rate."""
-    rates = {name: rate for name, rate in device.peak_tflops.items() if name != "int8"}
-    smaller, larger = neighbours(replace(device, peak_tflops=rates), measured, "fp16")
-    return _having(smaller, precision), _having(larger, precision)
-
-
-def _having(devices: Iterable[Device], precision: Precision) -> tuple[Device, ...]:
-    having = (d for d in devices if precision in supported_precisions(d, "tensorrt"))
-    return tuple(with_eight_bits(d, precision) for d in having)
